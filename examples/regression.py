@@ -3,10 +3,12 @@
 python examples/regression.py
 """
 
+from functools import partial
+
 import torch
 from sklearn.datasets import load_diabetes
 
-from phiball import Ball, RobustLoss, adversarial_risk, pgm, pointwise_loss, rng
+from phiball import Ball, RobustLoss, adversarial_risk, pgm, pointwise_loss
 
 torch.set_num_threads(1)
 data = load_diabetes(scaled=False)
@@ -34,6 +36,5 @@ for name, robust in ("plain", RobustLoss(0)), ("robust", RobustLoss(0.5, rng=0))
     model = train(robust)
     loss = pointwise_loss(model, y[300:])
     clean = ((model(x[300:])[:, 0] - y[300:]) ** 2).mean()
-    attacked = pgm(loss, x[300:], ball, rng=0)
-    risk = adversarial_risk(loss, x[300:], ball, n_samples=8, rng=rng(0), attack=lambda z: attacked)
+    risk = adversarial_risk(loss, x[300:], ball, n_samples=8, rng=0, attack=partial(pgm, rng=0))
     print(f"{name:6} squared error {clean:.2f}, under attack {risk.value:.2f}")

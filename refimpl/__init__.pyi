@@ -25,12 +25,14 @@ from phiball.refimpl.risk.adversarial_risk import (
 )
 from phiball.refimpl.risk.density import (
     Density,
-    Draws,
+    WorstCaseSample,
     worst_case_density,
     worst_case_sample,
 )
-from phiball.refimpl.risk.robust_risk import (
+from phiball.refimpl.risk.estimate import (
     Estimate,
+)
+from phiball.refimpl.risk.robust_risk import (
     robust_risk,
 )
 from phiball.refimpl.sampling.estimators import (
@@ -60,7 +62,6 @@ __all__ = [
     "Ball",
     "Density",
     "Divergence",
-    "Draws",
     "Estimate",
     "Gaussian",
     "RegularizedLoss",
@@ -68,6 +69,7 @@ __all__ = [
     "Tilted",
     "Uniform",
     "WorstCase",
+    "WorstCaseSample",
     "adversarial_risk",
     "bisection",
     "cressie_read",

@@ -1,10 +1,10 @@
-"""Contextual problem: regularised causal transport of the covariates (Section 6.3).
+"""Contextual optimization: regularised causal transport of the covariates (Section 6.3).
 
     E_x inf over mu of  mu + E_{x' ~ nu_x} (eta phi)*( E_{z|x}[Psi(f(x'), z)] - mu )     Eq. (reg:casual:dual)
 
-A causal plan moves the covariate x without looking at z, so that z enters by its conditional average alone.
-That average, as a function of x', is a loss(x, i), which `conditional_loss` makes. Every function that takes
-a loss works on it.
+A causal plan moves the covariate x without seeing z, so that z enters only through its conditional average.
+That average, as a function of x', is a loss(x, i), made by `conditional_loss` for every function that takes a
+loss.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from phiball.backends import Array, Rng, array_namespace, as_rng, detach, device
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import WorstCase, worst_case
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
+from phiball.refimpl.risk.estimate import Estimate
+from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import (
@@ -33,14 +34,14 @@ __all__ = ["CausalValue", "Conditional", "Estimate", "causal_risk", "causal_valu
 
 @dataclass(frozen=True)
 class Conditional:
-    """Data (x, z) as K covariates x, with the distribution of z given each of them.
+    """Data (x, z) as K covariates x, with the distribution of z given each.
 
     - `x` (K,) + event: the covariates.
     - `z` (K, m) + event: the values observed with each.
-    - `share` (K, m): P(z_kj | x_k). Rows sum to one; a shorter row is filled up with zeros.
+    - `share` (K, m): P(z_kj | x_k). Rows sum to one; shorter rows are padded with zeros.
     - `weight` (K,): P(x_k), positive, with sum one.
 
-    `stacked` and `grouped` make it from data.
+    Make it by `stacked` or `grouped`.
 
     >>> import numpy as np
     >>> Conditional.stacked(np.zeros((2, 3)), np.ones((2, 5, 1)))
@@ -76,9 +77,9 @@ class Conditional:
 
     @staticmethod
     def stacked(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
-        """Make it from covariates x (K,) + event with m draws each, z (K, m) + event, as in the paper.
+        """Make it from covariates x (K,) + event with m samples each, z (K, m) + event, as in the paper.
 
-        The draws have equal weights, and so do the covariates unless `weight` (K,) is given.
+        The samples have equal weights, and so do the covariates unless `weight` (K,) is given.
 
         >>> import numpy as np
         >>> data = Conditional.stacked(np.zeros((2, 3)), np.ones((2, 5, 1)))
@@ -100,11 +101,10 @@ class Conditional:
 
     @staticmethod
     def grouped(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
-        """Make it from pairs x (n,) + event and z (n,) + event, in which covariates repeat.
+        """Make it from pairs x (n,) + event and z (n,) + event with repeated covariates.
 
-        Pairs with exactly equal x are grouped; the covariates come out in lexicographic order. `weight` (n,)
-        holds the weights of the pairs, uniform by default. The memory is K times the largest number of pairs
-        that share an x.
+        Pairs with exactly equal x are grouped; the covariates are in lexicographic order. `weight` (n,) are
+        the weights of the pairs, uniform by default. The memory is K times the size of the largest group.
 
         >>> import numpy as np
         >>> data = Conditional.grouped(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 7.0]))
@@ -134,7 +134,7 @@ class Conditional:
         first = xp.cumulative_sum(counts) - counts
         slot = xp.arange(int(xp.max(counts)), dtype=first.dtype, device=device(x))[None, :]
         real = slot < counts[:, None]
-        # Empty slots hold a copy of the first z, so that the cost is finite there.
+        # Empty slots get a copy of the first z, so that the cost is finite there.
         place = xp.take(order, xp.reshape(first[:, None] + xp.where(real, slot, xp.zeros_like(slot)), (-1,)))
         mass = xp.reshape(xp.take(valid_distribution("weight", weight), place), real.shape)
         mass = xp.where(real, mass, xp.zeros_like(mass))
@@ -148,13 +148,13 @@ class Conditional:
 
 
 def _row_codes(x: Array) -> Array:
-    """0, ..., K - 1 for each row of x, equal for equal rows and increasing in their lexicographic order."""
+    """The rank 0, ..., K - 1 of each row of x in lexicographic order; equal rows have equal ranks."""
     xp = array_namespace(x)
     columns = xp.reshape(x, (x.shape[0], -1))
     code = xp.zeros(x.shape[:1], dtype=xp.int64, device=device(x))
     for j in range(columns.shape[1]):
         digit = xp.astype(xp.unique_inverse(columns[:, j]).inverse_indices, xp.int64)
-        # Both are below n, so that the number stays below n^2.
+        # Both are below n, so that the code is below n^2.
         code = xp.unique_inverse(code * x.shape[0] + digit).inverse_indices
         code = xp.astype(code, xp.int64)
     return code
@@ -174,13 +174,13 @@ def conditional_loss(
     - `decision`: f_theta, a function from covariates (n,) + event to n decisions (n,) + event.
     - `cost`: Psi(w, z), a function from n decisions and n parameters to n costs (n,).
     - `data`: a `Conditional`.
-    - `linear`: True if Psi is affine in z for every w. Then the mean of z given x is used in place of the
-      average, which takes one evaluation. This is not checked.
-    - `chunk`: the number of z of each covariate that are evaluated at a time; all by default. Without
-      gradients it bounds the memory to k * chunk pairs; for gradients torch keeps what all chunks need.
+    - `linear`: True if Psi is affine in z for every w. Then Psi is evaluated once, at the mean of z given x.
+      This is not checked.
+    - `chunk`: the number of z per covariate to evaluate at a time; all by default. It bounds the memory to
+      k * chunk pairs, unless torch keeps a graph of all chunks for gradients.
 
-    Returns a loss for `causal_risk`, `causal_value`, `RegularizedLoss` and all others that take one.
-    Decisions are made once for each x'. Torch gradients pass through to theta and to x'.
+    Returns a loss for `causal_risk`, `causal_value`, `RegularizedLoss` and every other function of a loss.
+    `decision` is called once per x'. Torch gradients flow to theta and to x'.
 
     Reference: Eq. (reg:casual:dual) of Section 6.3.
 
@@ -210,7 +210,7 @@ def conditional_loss(
         n = x.shape[0]
         if not is_array_api_obj(w) or w.ndim == 0 or w.shape[0] != n:
             got = f"shape {tuple(w.shape)}" if is_array_api_obj(w) else f"type {type(w).__name__}"
-            raise ValueError(f"decision(x) has {got}; expected ({n},) + event, a decision for each x")
+            raise ValueError(f"decision(x) has {got}; expected ({n},) + event, one decision per x")
         total = 0.0
         for j in range(0, m, step):
             end = min(j + step, m)
@@ -221,7 +221,7 @@ def conditional_loss(
             costs = cost(decisions, xp.reshape(part, (n * c, *z.shape[2:])))
             if tuple(costs.shape) != (n * c,):
                 raise ValueError(
-                    f"cost(w, z) has shape {tuple(costs.shape)}; expected ({n * c},), one for each pair"
+                    f"cost(w, z) has shape {tuple(costs.shape)}; expected ({n * c},), one cost per pair"
                 )
             total = total + xp.sum(mass * xp.reshape(costs, (n, c)), axis=1)
         return total
@@ -240,15 +240,15 @@ def causal_risk(
     rng: int | Rng | None = None,
     chunk: int = CHUNK,
 ) -> Estimate:
-    """Estimate the regularised causal risk, from a sample of the ball around each covariate.
+    """Estimate the regularised causal risk from samples around each covariate.
 
     Arguments:
     - `loss`: from `conditional_loss` of the same `data`.
-    - `data`: a `Conditional`. Its covariates x take the place of the data points z of `robust_risk`.
-    - The others are those of `robust_risk`.
+    - `data`: a `Conditional`, whose covariates x are the data points of `robust_risk`.
+    - Others are as in `robust_risk`.
 
-    Returns the estimate of `robust_risk`, where `values` (K,) are the inner values at each covariate, and
-    `value` is their weighted mean.
+    Returns an `Estimate`, whose `values` (K,) are the inner values at each covariate, and `value` is their
+    weighted mean.
 
     Reference: Eq. (reg:casual:dual) of Section 6.3.
 
@@ -264,7 +264,7 @@ def causal_risk(
     _valid_conditional(data)
     eta, divergence = valid_number("eta", eta, above=0.0), as_divergence(divergence)
     xp = array_namespace(data.x)
-    # c R_eta(f) = R_{c eta}(c f): so the plain mean over k of the scaled problems is the weighted one.
+    # c R_eta(f) = R_{c eta}(c f), so that the plain mean of the scaled problems is the weighted mean.
     scale = data.weight * data.weight.shape[0]
 
     def scaled(x: Array, i: Array) -> Array:
@@ -273,18 +273,19 @@ def causal_risk(
     estimate = robust_risk(
         scaled, data.x, reference, eta * scale, divergence, n_samples=n_samples, rng=as_rng(rng), chunk=chunk
     )
-    return replace(estimate, values=estimate.values / scale)
+    own = {name: getattr(estimate, name) / scale for name in ("values", "eta", "gap")}
+    return replace(estimate, **own)
 
 
 @dataclass(frozen=True)
 class CausalValue:
-    """The exact solution of a causal problem with finitely many points that each covariate may move to.
+    """The exact solution of a causal problem with finitely many points per covariate.
 
     - `value` (): the regularised value, Eq. (reg:casual:dual).
     - `supremum` (): the unregularised value, Eq. (casual:dual).
     - `losses` (K, n): the conditional average of the cost at each point.
-    - `inner`: the solution at each covariate; inner.weights (K, n) is the distribution of x' given x of a worst causal
-      plan.
+    - `inner`: the solution at each covariate; inner.weights (K, n) is the distribution of x' given x in a
+      worst causal plan.
     """
 
     value: Array
@@ -303,15 +304,15 @@ def causal_value(
     *,
     p: Array | None = None,
 ) -> CausalValue:
-    """Solve the causal problem exactly, for finitely many points that each covariate may move to.
+    """Solve the causal problem exactly, for finitely many points per covariate.
 
     Arguments:
     - `loss`: from `conditional_loss` of the same `data`.
     - `data`: a `Conditional` with K covariates.
-    - `points` (K, n) + event: where each covariate may go.
+    - `points` (K, n) + event: the points that each covariate may move to.
     - `eta`: a positive number, or an array (K,).
-    - `divergence`: phi, for example `ENTROPIC`.
-    - `p` (K, n): the reference distribution nu_x, uniform by default. A point with p = 0 is out of reach.
+    - `divergence`: phi or its name.
+    - `p` (K, n): the reference distribution nu_x, uniform by default. A point with p = 0 is unreachable.
 
     Returns `value`, the unregularised `supremum`, the `losses` (K, n) and the `inner` solutions. With torch
     losses that require a gradient, `value` and `supremum` carry it.
@@ -341,11 +342,9 @@ def causal_value(
     losses = evaluate(loss, xp.reshape(points, (K * n, *event)), xp.reshape(i, (-1,)))
     losses = xp.reshape(losses, (K, n))
     inner = worst_case(losses, eta, as_divergence(divergence), p=p)
-    distribution = valid_p(p, detach(losses))
-    reach = (
-        losses if distribution is None else xp.where(distribution > 0, losses, xp.full_like(losses, -xp.inf))
-    )
-    supremum = xp.sum(data.weight * xp.max(reach, axis=-1))
+    p = valid_p(p, detach(losses))
+    reachable = losses if p is None else xp.where(p > 0, losses, xp.full_like(losses, -xp.inf))
+    supremum = xp.sum(data.weight * xp.max(reachable, axis=-1))
     return CausalValue(xp.sum(data.weight * inner.value), supremum, losses, inner)
 
 

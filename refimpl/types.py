@@ -45,11 +45,11 @@ class Distribution(Protocol):
     >>> import numpy as np
     >>> from phiball import ENTROPIC, rng, robust_risk
     >>> class Laplace:
-    ...     def sample(self, z, n, rng, *, event_ndim=1):
-    ...         batch, event = z.shape[: z.ndim - event_ndim], z.shape[z.ndim - event_ndim :]
-    ...         shape = (*batch, n, *event)
-    ...         b = rng.exponential(shape, like=z) - rng.exponential(shape, like=z)
-    ...         return np.expand_dims(z, axis=len(batch)) + b
+    ...     def sample(self, x, n_samples, *, rng, event_ndim=1):
+    ...         batch, event = x.shape[: x.ndim - event_ndim], x.shape[x.ndim - event_ndim :]
+    ...         shape = (*batch, n_samples, *event)
+    ...         b = rng.exponential(shape, like=x) - rng.exponential(shape, like=x)
+    ...         return np.expand_dims(x, axis=len(batch)) + b
     >>> risk = robust_risk(
     ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, n_samples=100, rng=rng(0)
     ... )
@@ -57,10 +57,10 @@ class Distribution(Protocol):
     True
     """
 
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """Draw `n` independent points of nu_z for each z, batch + event; the shape is batch + (n,) + event.
+    def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
+        """Draw `n_samples` independent points for each x, batch + event: shape batch + (n_samples,) + event.
 
-        `event_ndim` trailing axes of z make up one point.
+        The last `event_ndim` axes of x make up one point.
         """
 
 

@@ -316,9 +316,9 @@ def call_with_points(name: str, ball: Any, x: Any, v: Any, eta: Any, divergence:
     if name == "project":
         return ball.project(v, x)
     if name == "sample":
-        return ball.sample(x, 3, phiball.rng(1))
+        return ball.sample(x, 3, rng=phiball.rng(1))
     if name == "sample_tilted":
-        return ball.sample_tilted(x, v, 2, phiball.rng(1))[0]
+        return ball.sample_tilted(x, v, 2, rng=phiball.rng(1))[0]
     if name == "white_noise":
         return phiball.white_noise(x, ball, rng=1)
     if name == "onto_simplex":

@@ -145,7 +145,7 @@ def q_run(
     Takes float64 in main memory, the entropic divergence, and no estimator: in single precision rounding
     would soon lead the two runs to different states.
     """
-    if perturbation.divergence.family != "entropic" or estimator is not None:
+    if perturbation.phi.family != "entropic" or estimator is not None:
         return NotImplemented
     neighbourhood = perturbation.neighbourhood
     floats = Q, *distributions, uniforms, *schedules, neighbourhood.weight, mdp.reward

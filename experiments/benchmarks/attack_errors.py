@@ -1,8 +1,8 @@
-"""`phiball bench attacks`: how many errors our attacks find, beside torchattacks at the same settings.
+"""`phiball bench attacks`: errors found by attacks, compared with torchattacks at equal settings.
 
-A small convolutional network is trained on scikit-learn's digits (8 x 8 pixels in [0, 1]), once per seed;
-every attack perturbs the same test images inside the same ball and the box [0, 1]. `phiball bench training`
-has their cost.
+A small convolutional network is trained on scikit-learn's digits (8 x 8 pixels in [0, 1]), once per seed.
+Every attack perturbs the same test images within the same ball and the box [0, 1]. For their cost, see
+`phiball bench training`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}
 BOX = (0.0, 1.0)
 STEPS, TEST_IMAGES = 15, 300
 OURS, THEIRS = "PGM, last iterate", "torchattacks"
-Attack: TypeAlias = Callable[[Ball, int], Array]  # the ball and a seed, to perturbed images
+Attack: TypeAlias = Callable[[Ball, int], Array]  # from a ball and a seed to perturbed images
 
 
 def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES) -> Classifier:
-    """Return a small network, trained on all digits except the last `test_images`."""
+    """Train a small network on all digits except the last `test_images`."""
     torch = import_module("torch")
     digits = load("digits")
     x, y = (torch.cat(parts) for parts in zip(digits.tensors("train"), digits.tensors("test"), strict=True))
@@ -55,7 +55,7 @@ def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES)
 
 
 def attacks_on(victim: Classifier) -> dict[str, Attack]:
-    """Return all attacks on the images of `victim`; the last iterate of PGM is what torchattacks returns."""
+    """All attacks on the images of `victim`; torchattacks also returns the last iterate of PGM."""
     loss, x = victim.loss, victim.x
     named: dict[str, Attack] = {
         "white noise": lambda ball, seed: white_noise(x, ball, rng=seed),
@@ -73,16 +73,16 @@ def attacks_on(victim: Classifier) -> dict[str, Attack]:
 
 
 def _theirs(torchattacks: Any, victim: Classifier, ball: Ball, seed: int) -> Array:
-    """Run PGD or PGDL2 at the settings of `pgm`: radius, step, steps and a random start."""
+    """Run PGD or PGDL2 with the settings of `pgm`: radius, step, steps and a random start."""
     attack = torchattacks.PGDL2 if ball.norm == 2 else torchattacks.PGD
     step = 2.5 * ball.radius / STEPS
-    with torch_seed(seed):  # it draws from torch's global generator
+    with torch_seed(seed):  # torchattacks draws from torch's global generator
         run = attack(victim.model, eps=ball.radius, alpha=step, steps=STEPS, random_start=True)
         return run(victim.x, victim.y)
 
 
 def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
-    """Return by how much the farthest image is outside of its ball or the box, in radii."""
+    """The largest distance of an image outside its ball or the box, in radii."""
     offsets = (perturbed - x).flatten(1).double()
     reach = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
     return max(reach, float(-perturbed.min()), float(perturbed.max()) - 1)
@@ -91,7 +91,7 @@ def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
 def error_rows(
     seeds: int, *, epochs: int = 20, test_images: int = TEST_IMAGES, radii: int = 4, update: Update = silent
 ) -> list[Row]:
-    """Return the errors in percent that every attack finds at each radius, for each seed."""
+    """The error in percent under every attack at each radius, for each seed."""
     balls = [Ball(norm, radius, BOX) for norm, values in RADII.items() for radius in values[:radii]]
     rows = []
     for seed in range(seeds):
@@ -110,7 +110,7 @@ def error_rows(
 
 
 def attack_rows(rows: list[Row]) -> list[Row]:
-    """Return the mean error of every attack at every radius."""
+    """The mean error under every attack at every radius."""
     found = []
     for norm, name in dict.fromkeys((row["norm"], row["attack"]) for row in rows):
         mine = [row for row in rows if (row["norm"], row["attack"]) == (norm, name)]
@@ -126,12 +126,12 @@ def attack_rows(rows: list[Row]) -> list[Row]:
 
 
 def bench_attacks(*, clock: Clock, quick: bool = False, update: Update = silent) -> BenchmarkReport:
-    """Count the errors that the attacks find; nothing is timed, so `clock` is not used."""
+    """Measure the errors under all attacks; `clock` is not used."""
     require("torch", user="bench attacks", extra="bench")
     seeds, radii = (2, 2) if quick else (6, 4)
     with backend("torch"):
         rows = error_rows(seeds, radii=radii, update=update)
-    title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
-    note = "inside: all images are in their balls and in the box [0, 1]"
+    title = f"Error in percent under attacks with {STEPS} steps, mean of {seeds} networks"
+    note = "inside: all images lie in their balls and in the box [0, 1]"
     findings = [] if optional_module(THEIRS) else [HINT.format(THEIRS)]
     return BenchmarkReport([BenchmarkTable(title, attack_rows(rows), note)], findings)

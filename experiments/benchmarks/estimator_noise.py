@@ -1,9 +1,9 @@
-"""`phiball bench estimators`: uniform and tilted points at a trained network, by bias, noise and cost.
+"""`phiball bench estimators`: bias, noise and cost of uniform and tilted points at a trained network.
 
 The entropic risk of a few test images and its gradient in the network's parameters are estimated repeatedly.
-Their true values are unknown: the reference is a long run with tilted points, checked against one with
-uniform points. Estimates of the risk are low on average, whatever the proposal, so an estimate above the
-reference proves that it is too low.
+The true values are unknown. The reference is a long run with tilted points, checked against a long run with
+uniform points. Every proposal underestimates the risk on average, so an estimate significantly above the
+reference shows that the reference is too low.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTab
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.training.small_classifiers import Classifier, small_classifier
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform
-from phiball.refimpl.distributions.norms import as_norm
 
 PROPOSALS: dict[str, Uniform | Tilted] = {
     "uniform": Uniform(),
@@ -29,30 +28,32 @@ PROPOSALS: dict[str, Uniform | Tilted] = {
 }
 RADII = {"l2": (0.5, 2.0), "linf": (0.1, 0.3)}
 RATIOS = (0.02, 0.2, 2.0)  # eta/radius
-# Two estimates agree if they differ by at most so many errors of their difference: one pair in 200 differs by
-# more where errors come from eight runs.
+# Standard errors by which two estimates may differ: one pair in 200 differs by more if the errors come from
+# eight runs.
 AGREE = 4
-SIGNIFICANT = 3  # a bias of fewer errors than this cannot be told from zero
-SHARP = 0.1  # of the length of the gradient: a reference with a larger error is not used
-CHUNK = 8192  # points that are evaluated at a time
+SIGNIFICANT = 3  # standard errors from which a bias is significant
+SHARP = 0.1  # largest error of a reference, relative to the length of the gradient
+CHUNK = 8192  # points per evaluation
 NOTE = (
-    "bias and sd of the value, in units of the loss; of the gradient, in % of the reference's length; "
-    "gradient error: root mean squared distance from the reference, in %. <: within three standard errors, "
-    "hence possibly zero; ?: unknown, as tilted and uniform references differ, are too noisy, or are below "
-    "an estimate. retilted: Tilted(retilt=1)"
+    "bias and sd of the value in units of the loss, of the gradient in % of the reference's length; gradient "
+    "error: root mean squared distance from the reference, in %. <: not significant (three standard errors); "
+    "?: unknown, because the tilted and uniform references differ, are too noisy, or are below an estimate. "
+    "retilted: Tilted(retilt=1)"
 )
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured."""
+    """The size of the benchmark."""
 
     radii: int = 2
     ratios: tuple[float, ...] = RATIOS
     levels: tuple[int, ...] = (0, 2, 4, 6)
     replications: int = 48
-    long: dict[str, int] = field(default_factory=lambda: {"tilted": 12, "uniform": 14})  # reference levels
-    runs: int = 8  # of each reference
+    long: dict[str, int] = field(
+        default_factory=lambda: {"tilted": 12, "uniform": 14}
+    )  # levels of the references
+    runs: int = 8  # runs of each reference
 
 
 QUICK = Scale(radii=1, ratios=(0.02, 2.0), levels=(0, 2), replications=16, long={"tilted": 8, "uniform": 8})
@@ -60,7 +61,7 @@ QUICK = Scale(radii=1, ratios=(0.02, 2.0), levels=(0, 2), replications=16, long=
 
 @dataclass(frozen=True)
 class Mean:
-    """Means and standard deviations of independent estimates of the value and the gradient (p,)."""
+    """Mean and standard deviation of independent estimates of the value and the gradient (p,)."""
 
     count: int
     value: float
@@ -76,7 +77,7 @@ class Mean:
 
     @property
     def gradient_error(self) -> float:
-        """The standard error of `gradient`, a length."""
+        """The standard error of `gradient`, as a length."""
         return self.gradient_sd / sqrt(self.count)
 
 
@@ -111,9 +112,9 @@ def estimate(
 def long_run(
     problem: tuple[Classifier, Ball, float], label: str, level: int, count: int, source: Rng
 ) -> Mean:
-    """Return the mean of a few estimates from very many points, with the remaining bias added to its error.
+    """The mean of a few estimates from very many points, with the remaining bias added to its error.
 
-    A bias that decays as 1/n is a third of the change in the last four-fold increase of n.
+    A bias that decays as 1/n is a third of the change when n was last increased fourfold.
     """
     short, long = (estimate(*problem, label, k, count, source) for k in (level - 2, level))
     root = sqrt(long.count)
@@ -126,9 +127,9 @@ def long_run(
 
 
 def reference_of(tilted: Mean, uniform: Mean, others: list[Mean]) -> tuple[Mean, bool]:
-    """Return the tilted run with the errors of both, and whether it can be trusted.
+    """The tilted run with the errors of both runs, and whether it can be trusted.
 
-    It cannot if they differ, if the errors are large, or if another estimate is above it.
+    It cannot if the runs differ, if the errors are large, or if another estimate is higher.
     """
     error = hypot(tilted.value_error, uniform.value_error)
     slope_error = hypot(tilted.gradient_error, uniform.gradient_error)
@@ -148,7 +149,7 @@ def _number(x: float) -> str:
 
 
 def estimator_row(where: Row, name: str, n: int, mean: Mean, truth: Mean, known: bool) -> Row:
-    """Return what is known of one estimator."""
+    """The row of one estimator."""
     error = SIGNIFICANT * hypot(mean.value_error, truth.value_error)
     slope_error = hypot(mean.gradient_error, truth.gradient_error)
     length = float(np.linalg.norm(truth.gradient))
@@ -157,7 +158,7 @@ def estimator_row(where: Row, name: str, n: int, mean: Mean, truth: Mean, known:
     if known:
         low = mean.value - truth.value
         bias = f"{low:+.2g}" if abs(low) > error else f"< {_number(error)}"
-        # Noise adds its square to that of the length of the difference.
+        # The squared length of the difference includes the squared noise.
         rest = 100 * sqrt(max(0.0, apart**2 - slope_error**2)) / length
         significant = apart > SIGNIFICANT * slope_error
         slope_bias = (
@@ -170,18 +171,18 @@ def estimator_row(where: Row, name: str, n: int, mean: Mean, truth: Mean, known:
 
 
 def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: Update = silent) -> list[Row]:
-    """Return every proposal and number of points, at every ball and eta."""
+    """A row per ball, eta, proposal and number of points."""
     source, rows = rng(seed), []
     places = [(p, r, ratio) for p in RADII for r in RADII[p][: scale.radii] for ratio in scale.ratios]
     for number, (norm, radius, ratio) in enumerate(places):
         text = f"{norm} {radius:g}, eta {ratio:g} radius"
         update(number / len(places), f"{text}: short runs")
-        problem = classifier, Ball(as_norm(norm), radius), ratio * radius
+        problem = classifier, Ball(norm, radius), ratio * radius
         means = {
             (label, level): estimate(*problem, label, level, scale.replications, source)
             for label in PROPOSALS
             for level in scale.levels
-            if level > 0 or label != "antithetic"  # a pair is two points
+            if level > 0 or label != "antithetic"  # a pair has two points
         }
         update((number + 0.3) / len(places), f"{text}: the reference")
         tilted, uniform = (
@@ -198,7 +199,7 @@ def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: 
 def bench_estimators(
     *, clock: Clock, quick: bool = False, seed: int = 0, update: Update = silent
 ) -> BenchmarkReport:
-    """Train a network, and compare the proposals at it; nothing is timed, so `clock` is not used."""
+    """Train a network and compare the proposals; `clock` is not used."""
     require("torch", user="bench estimators", extra="bench")
     update(0.0, "training")
     classifier = small_classifier(seed)

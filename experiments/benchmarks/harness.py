@@ -1,7 +1,7 @@
-"""The harness of all benchmarks: contestants timed in turn, checked for accuracy, reported as tables.
+"""The harness of all benchmarks: time and check contestants in turn, and report tables.
 
 A benchmark is a function bench_NAME(*, clock, update, ...) that returns a `BenchmarkReport`.
-Time is always a multiple of a unit of work timed beside it, so that a busy machine slows both.
+Times are relative to a unit of work timed in the same round, so that a busy machine slows both.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Clock: TypeAlias = Callable[[], float]
 Work: TypeAlias = Callable[[], Any]
 Row: TypeAlias = dict[str, Any]
 ROUNDS = 5
-SHORT = 2e-4  # seconds; shorter calls are timed in blocks, as reading the clock takes time itself
+SHORT = 2e-4  # seconds; shorter calls are timed in blocks, because reading the clock takes time
 MOST_BLOCKS = 400
 PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-MEMORY = CLEAR_REFS.exists()  # whether memory can be measured: on Linux
-HINT = "{0} cannot be imported: pip install --no-deps {0}, and the packages it imports, adds it to the table"
+MEMORY = CLEAR_REFS.exists()  # memory can be measured on Linux only
+HINT = "{0} is not installed; to compare with it: pip install --no-deps {0}, and its dependencies"
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Work to be timed; `error` compares its answer with a reference value, None if there is none.
+    """Work to be timed; `error` compares its answer with a reference value, if there is one.
 
-    An error above `tol` makes it inaccurate. If its cost `varies`, the total time of all calls counts;
-    otherwise lower quartiles of calls and the median of rounds, which leave out interruptions.
+    An error above `tol` marks it as inaccurate. If its cost `varies`, total times are compared; otherwise
+    the lower quartile of the calls and the median of the rounds, which ignore interruptions.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Timing:
-    """Time over that of the unit: over all, and in each round; and the error of the answer."""
+    """Time relative to the unit, in total and in each round, and the error of the answer."""
 
     ratio: float
     rounds: tuple[float, ...]
@@ -67,21 +67,21 @@ class Timing:
 
     @property
     def accurate(self) -> str:
-        """One of "yes", "NO" and "", if nothing is known."""
+        """Either "yes", "NO", or "" if the error is unknown."""
         return "" if self.error is None else "yes" if self.error <= self.tol else "NO"
 
     def over(self, other: Timing) -> Timing:
-        """Return the time over that of another contestant, round by round."""
+        """The time relative to another contestant, round by round."""
         quotients = tuple(a / b for a, b in zip(self.rounds, other.rounds, strict=True))
         return Timing(median(quotients), quotients)
 
     def columns(self, unit: str) -> Row:
-        """Return the columns of a table: the ratio, and its range over the rounds."""
+        """The columns of a table: the ratio, and its range over the rounds."""
         return {f"x {unit}": self.ratio, "rounds": f"{min(self.rounds):.2f}-{max(self.rounds):.2f}"}
 
 
 def optional_module(name: str) -> Any | None:
-    """Return a module, or None if it cannot be imported."""
+    """Import a module, or return None if that fails."""
     try:
         return import_module(name)
     except (ImportError, RuntimeError):  # a torchvision for another torch raises RuntimeError
@@ -89,17 +89,17 @@ def optional_module(name: str) -> Any | None:
 
 
 def bar_verdict(ratio: float, bar: float) -> str:
-    """Return whether a ratio is "within" its bar or "ABOVE" it."""
+    """Either "within", if a ratio is at most its bar, or "ABOVE"."""
     return "within" if round(ratio, 2) <= bar else "ABOVE"
 
 
 def part_of(update: Update, start: float, stop: float) -> Update:
-    """Return the function that reports the progress of a part of the work, from one share to another."""
+    """An update function for a part of the work, between two shares of the whole."""
     return lambda share, text: update(start + (stop - start) * share, text)
 
 
 def clock_for(threads: int) -> Clock:
-    """Return processor time for one thread, which excludes other processes, else wall time."""
+    """The clock: processor time for one thread, which excludes other processes, else wall time."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
@@ -112,10 +112,10 @@ def compare(
     clock: Clock = time.process_time,
     update: Update = silent,
 ) -> dict[str, Timing]:
-    """Return the timing of each contestant, over `unit`; `seconds` is the time of each in a round.
+    """Time each contestant relative to `unit`, for `seconds` per round.
 
-    After a warm-up, from which errors are taken, every round times all contestants in random order, each
-    between two measurements of the unit.
+    After a warm-up, which gives the errors, every round times all contestants in random order, each between
+    two measurements of the unit.
     """
     errors, order = {}, random.Random(0)
     for place, contestant in enumerate(contestants):
@@ -141,11 +141,11 @@ def compare(
 
 
 def _sample(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
-    """Return the time of a call: mean or lower quartile of the calls that fit into `seconds`."""
+    """The time of a call: mean or lower quartile of the calls within `seconds`."""
     start = clock()
-    work()  # fills the processor's caches
+    work()  # warm the caches
     first = clock() - start
-    if first > seconds and not mean:  # a long call depends little on the caches
+    if first > seconds and not mean:  # caches matter little for a long call
         return first
     calls = 1 if first >= SHORT else max(1, min(100, round(SHORT / max(first, 1e-9))))
     times: list[float] = []
@@ -160,9 +160,9 @@ def _sample(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
 
 @contextmanager
 def thread_limit(n: int | None) -> Iterator[None]:
-    """Let phiball, torch and BLAS use n threads inside the block; None leaves phiball its default.
+    """Limit phiball, torch and BLAS to n threads inside the block; None keeps phiball's default.
 
-    Idle threads of BLAS wait busily, which would count as processor time.
+    Idle BLAS threads spin, which would count as processor time.
     """
     before = os.environ.pop("PHIBALL_THREADS", None)
     if n is not None:
@@ -186,13 +186,13 @@ def thread_limit(n: int | None) -> Iterator[None]:
 
 
 def peak_memory(work: Work) -> float:
-    """Return the MB that `work` adds at its peak to the memory in use; call it in a new process, on Linux.
+    """The peak memory in MB that `work` adds; call it in a new process, on Linux.
 
-    Freed memory that an allocator keeps comes on top, up to twice as much.
+    It includes freed memory that the allocator retains, up to twice the true peak.
     """
-    with suppress(AttributeError, OSError):  # glibc: return freed blocks of 64 kB and more to the system
+    with suppress(AttributeError, OSError):  # glibc: return freed blocks of at least 64 kB to the system
         CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
-    CLEAR_REFS.write_text("5")  # resets the high-water mark to the memory in use
+    CLEAR_REFS.write_text("5")  # reset the high-water mark
     before = _high_water_mark()
     kept = work()
     after = _high_water_mark()
@@ -201,13 +201,13 @@ def peak_memory(work: Work) -> float:
 
 
 def _high_water_mark() -> float:
-    """Return the largest resident memory of this process since the last reset, in MB."""
+    """The peak resident memory of this process since the last reset, in MB."""
     [line] = [line for line in CLEAR_REFS.with_name("status").read_text().splitlines() if "VmHWM" in line]
     return int(line.split()[1]) / 1024
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return function(*arguments), computed by a new process; the function must be importable."""
+    """Call an importable function in a new process."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
@@ -217,14 +217,14 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class BenchmarkTable:
-    """Rows with the same keys; columns of text, which come first, are aligned to the left."""
+    """Rows with the same keys; leading text columns are left-aligned."""
 
     title: str
     rows: Sequence[Row]
     note: str = ""
 
     def formatted(self) -> ReportTable:
-        """Return the table as text, for a terminal or Markdown."""
+        """The table as text, for a terminal or Markdown."""
         keys = tuple(self.rows[0])
         left = next((k for k, key in enumerate(keys) if not isinstance(self.rows[0][key], str)), len(keys))
         cells = [tuple(_cell(row[key]) for key in keys) for row in self.rows]
@@ -233,9 +233,9 @@ class BenchmarkTable:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """The result of a benchmark: tables, findings in one line each, and figures by file name.
+    """The result of a benchmark: tables, one-line findings, and figures.
 
-    `figures` maps a file name to a function that writes the figure to a path.
+    `figures` maps file names to functions that write the figure to a path.
     """
 
     tables: Sequence[BenchmarkTable]
@@ -255,7 +255,7 @@ def _cell(value: Any) -> str:
 
 
 def write_benchmark(report: BenchmarkReport, name: str, out: Path, details: Row) -> list[Path]:
-    """Write out/name.json, out/name.md and the figures, and return their paths."""
+    """Write out/name.json, out/name.md and the figures; return their paths."""
     files = [out / f"{name}.json", out / f"{name}.md"]
     tables = {table.title: table.rows for table in report.tables}
     record = {**details, "findings": list(report.findings), "tables": tables}
@@ -277,9 +277,9 @@ def run_benchmark(
     out: Path | None = None,
     **options: Any,
 ) -> BenchmarkReport:
-    """Run a benchmark with progress, print its report, and write it to the folder `out`, if given."""
+    """Run a benchmark with a progress bar, print its report, and write it to the folder `out`."""
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # fail before the work
+        out.mkdir(parents=True, exist_ok=True)  # fail early
     console = Console(width=max(132, Console().width))
     load = list(os.getloadavg()) if hasattr(os, "getloadavg") else []
     plain = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}

@@ -1,4 +1,4 @@
-"""Inner problems to be timed, other solvers of them, and reference solutions."""
+"""Inner problems for benchmarks, other solvers, and reference solutions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phiball.refimpl import (
 from phiball.verification.oracles.exact_solver import solve_exactly, solve_extended
 
 Shape: TypeAlias = tuple[int, int]
-Solver: TypeAlias = Callable[[Any], Any]  # losses to weights
+Solver: TypeAlias = Callable[[Any], Any]  # from losses to weights
 SHAPES: tuple[Shape, ...] = ((4096, 8), (1024, 128), (64, 4096), (1, 1 << 20))
 BAR_SHAPES = SHAPES[1:3]
 ETA, ALPHA = 0.1, 0.25
@@ -39,17 +39,17 @@ DIVERGENCES: dict[str, Divergence] = {
     **{f"Cressie-Read {k:g}": cressie_read(k) for k in POWERS},
 }
 UNIFORM, SHARED, OWN = "uniform", "one p", "p per row"
-JUDGED_ROWS = 2  # of each batch, whose weights are compared with the reference
+JUDGED_ROWS = 2  # rows of each batch that are compared with the reference
 EXACT_UP_TO, EXTENDED_UP_TO = 128, 4096  # row lengths for exact and for extended arithmetic
 
 
 def losses_of(shape: Shape) -> Any:
-    """Return losses from Exp(1)."""
+    """Random losses from Exp(1)."""
     return np.random.default_rng(0).exponential(size=shape)
 
 
 def reference_probabilities(name: str, shape: Shape) -> Any:
-    """Return p: normalised Exp(1), with probability 0 for one point in sixteen; None if uniform."""
+    """Normalised draws from Exp(1), with probability 0 for one point in sixteen; None if uniform."""
     if name == UNIFORM:
         return None
     p = np.random.default_rng(1).exponential(size=shape if name == OWN else shape[1:])
@@ -58,7 +58,7 @@ def reference_probabilities(name: str, shape: Shape) -> Any:
 
 
 def reference_weights(divergence: Divergence, row: Any, p: Any) -> Any:
-    """Return the exact weights of one row, or None if it is too long to be solved."""
+    """The exact weights of one row, or None if it is too long."""
     family, parameter = divergence.family or "", divergence.parameter
     if row.size <= EXACT_UP_TO:
         return np.array([float(w) for w in solve_exactly(row, ETA, family, parameter, p).weights])
@@ -69,12 +69,12 @@ def reference_weights(divergence: Divergence, row: Any, p: Any) -> Any:
         return np.where(row >= np.partition(row, -count)[-count], 1 / count, 0.0)
     if family == "cressie_read" and row.size > EXTENDED_UP_TO:
         return None
-    with np.errstate(divide="ignore", invalid="ignore"):  # of the value at order 0, which is not used
+    with np.errstate(divide="ignore", invalid="ignore"):  # the value at order 0 is not used
         return solve_extended(row, ETA, family, parameter)[1]
 
 
 class WeightError:
-    """m times the largest error of the weights, on the first rows; the reference is solved once."""
+    """m times the largest error of the weights in the first rows; the reference is computed once."""
 
     def __init__(self, divergence: Divergence, f: Any, p: Any, rows: int = JUDGED_ROWS) -> None:
         self._divergence, self._f, self._p, self._rows = divergence, f, p, rows
@@ -94,7 +94,7 @@ class WeightError:
 
 
 def ours(problem: str, distribution: str, f: Any) -> Callable[[], Any]:
-    """Return phiball's solver, which also computes value, mu and gap."""
+    """phiball's solver, which also computes value, mu and gap."""
     divergence, p = DIVERGENCES[problem], reference_probabilities(distribution, f.shape)
     return lambda: worst_case(f, eta=ETA, divergence=divergence, p=p).weights
 
@@ -120,7 +120,7 @@ def _topk(x: Any) -> Any:
 
 
 def peers(problem: str) -> dict[str, Solver]:
-    """Return the installed other solvers of a problem, which give weights."""
+    """Other installed solvers of a problem, which return weights."""
     torch, entmax = map(optional_module, ("torch", "entmax"))
 
     def on_torch(function: Solver) -> Solver:
@@ -144,7 +144,7 @@ def peers(problem: str) -> dict[str, Solver]:
 
 
 def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contestant]:
-    """Return all solvers of all problems on the losses f, by problem and name; if `quick`, no slow ones."""
+    """All solvers of all problems on the losses f, by problem and name; `quick` omits slow ones."""
     found: dict[tuple[str, str], Contestant] = {}
 
     def add(problem: str, name: str, run: Callable[[], Any], error: Any) -> None:

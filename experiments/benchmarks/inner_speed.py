@@ -1,7 +1,7 @@
-"""`phiball bench inner`: time and accuracy of the inner solver beside other solvers.
+"""`phiball bench inner`: time and accuracy of the inner solver, compared with other solvers.
 
-The unit of time is one `np.max` over the same losses. phiball returns value, mu, weights and gap; other
-solvers return weights.
+The unit of time is one `np.max` over the same losses. phiball computes value, mu, weights and gap; other
+solvers only weights.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from phiball.experiments.benchmarks.inner_versions import against_report
 DISTRIBUTION_BAR, POWER_BAR, KINKED_BAR, PEER_BAR = 1.8, 25.0, 1.2, 1.0
 MINE = f"phiball, {UNIFORM}"
 NOTE = (
-    "losses Exp(1), eta 0.1, alpha 0.25, float64. Ratios are medians over rounds in which all solvers take "
-    "turns. Error: m times the largest error of a weight against exact or "
-    "extended arithmetic, where a row is short enough for it"
+    "losses Exp(1), eta 0.1, alpha 0.25, float64. Ratios are medians over rounds that time all solvers in "
+    "turn. Error: m times the largest error of a weight against exact or extended arithmetic, for rows that "
+    "are short enough"
 )
 
 
@@ -53,7 +53,7 @@ def bench_inner(
     against: Path | None = None,
     update: Update = silent,
 ) -> BenchmarkReport:
-    """Time all solvers on all shapes; `busy`: threads only; `against`: kernels of two clones only."""
+    """Time all solvers on all shapes, or only threads (`busy`), or only two versions (`against`)."""
     if against is not None:
         return against_report(against, seconds=0.02 if quick else 0.2, update=update)
     with backend("numba"):
@@ -66,7 +66,7 @@ def bench_inner(
 def solver_report(
     shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, update: Update = silent
 ) -> BenchmarkReport:
-    """Return a table of all solvers on all shapes, and one of bars."""
+    """A table of all solvers on all shapes, and a table of bars."""
     rows, bars = [], []
     for number, shape in enumerate(shapes):
         f = losses_of(shape)
@@ -95,7 +95,7 @@ def solver_report(
 
 
 def bar_rows(timed: dict[tuple[str, str], Timing], shape: Shape) -> list[Row]:
-    """Return the quotients of times that have a bar, from the same rounds."""
+    """The ratios of times that have a bar, from the same rounds."""
     pairs = []
     for problem, solver in timed:
         if solver in (f"phiball, {SHARED}", f"phiball, {OWN}"):
@@ -110,7 +110,7 @@ def bar_rows(timed: dict[tuple[str, str], Timing], shape: Shape) -> list[Row]:
         if work not in timed or unit not in timed:
             continue
         quotient = timed[work].over(timed[unit])
-        names = {"time of": _label(work), "over that of": _label(unit), "shape": str(shape)}
+        names = {"time of": _label(work), "relative to": _label(unit), "shape": str(shape)}
         judged = {"verdict": bar_verdict(quotient.ratio, bar), "at most": bar}
         rows.append({**names, **judged, **quotient.columns("the other")})
     return rows

@@ -1,6 +1,6 @@
-"""Threads of the inner solver: the default number, and two, against one.
+"""Threads of the inner solver: the default number, and two, compared with one.
 
-They are timed on the machine as it is, and with every core kept busy by processes that only count.
+They are timed on the machine as it is, and with every core kept busy by counting processes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from phiball.refimpl import worst_case
 
 SHAPES = ((1024, 128), (64, 4096), (8192, 128), (1024, 4096))
 PROBLEMS = ("entropic", "quadratic", "indicator", THREE_HALVES)
-SLOWER_BAR = 1.15  # time of the default over that of one thread, on a busy machine
-FASTER_BAR, FASTER_FROM = 0.67, 1 << 20  # time of two threads over that of one, from so many entries
-# It counts as long as its parent lives, so that a killed parent leaves nothing behind.
+SLOWER_BAR = 1.15  # of the default relative to one thread, on a busy machine
+FASTER_BAR, FASTER_FROM = 0.67, 1 << 20  # of two threads relative to one, from this size on
+# Counts while its parent lives, so that a killed parent leaves no processes behind.
 _COUNT = """
 import os, sys
 while os.getppid() == int(sys.argv[1]):
@@ -43,13 +43,13 @@ while os.getppid() == int(sys.argv[1]):
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[list[int]]:
-    """Keep so many cores busy with processes inside the block; yield their ids."""
+    """Keep cores busy with processes inside the block; yield their ids."""
     command = [sys.executable, "-I", "-S", "-c", _COUNT, str(os.getpid())]
     children: list[subprocess.Popen[bytes]] = []
     try:
         children.extend(subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(count))
         if children:
-            time.sleep(0.3)  # until all of them count
+            time.sleep(0.3)  # until all are running
         yield [child.pid for child in children]
     finally:
         for child in children:
@@ -66,7 +66,7 @@ def _solve(f: Any, problem: str, threads: int | None) -> None:
 
 
 def busy_report(*, quick: bool = False, update: Update = silent) -> BenchmarkReport:
-    """Time the default and two threads over one; interruptions count, so that total times are compared."""
+    """Time the default and two threads relative to one, by total times, as interruptions count."""
     problems, rounds = (PROBLEMS[1:2], 10) if quick else (PROBLEMS, 25)
     cases = [(busy, problem, shape) for busy in (False, True) for problem in problems for shape in SHAPES]
     rows = []
@@ -85,12 +85,12 @@ def busy_report(*, quick: bool = False, update: Update = silent) -> BenchmarkRep
         rows.append({**where, "verdict": word, "load": load, "default": default, "two threads": two})
     note = (
         f"bars: on a busy machine the default takes at most {SLOWER_BAR} times as long as one thread; on an "
-        f"idle one (see the load) two threads take at most {FASTER_BAR} from 2^20 entries on"
+        f"idle one (see the load) two threads take at most {FASTER_BAR} times as long, from 2^20 losses on"
     )
     return BenchmarkReport(
         [
             BenchmarkTable(
-                f"Threads: time over that of PHIBALL_THREADS=1, {joblib.cpu_count()} cores", rows, note
+                f"Threads: time relative to PHIBALL_THREADS=1, {joblib.cpu_count()} cores", rows, note
             )
         ]
     )

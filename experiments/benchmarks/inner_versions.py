@@ -1,6 +1,6 @@
-"""The kernels of two versions of phiball, timed in turn: has one become slower?
+"""Compare the speed of the kernels of two versions of phiball.
 
-Each version runs in a process of its own, which reads problems from its input and ends when that is closed.
+Each version runs in its own process, which reads problems from stdin until it is closed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from phiball.experiments.benchmarks.harness import (
 )
 from phiball.experiments.benchmarks.inner_problems import ALPHA, ETA, SHAPES, Shape
 
-BAR = 1.25  # time over that of the other version, both in np.max
+BAR = 1.25  # time relative to the other version
 PROBLEMS = ("ENTROPIC", "QUADRATIC", f"indicator({ALPHA})", "cressie_read(1.5)")
 BACKEND = "numba"
 Timer: TypeAlias = Callable[[str, Shape, float], float]
 _WORKER = """
 import json, sys, time
-# An editable install would provide the modules that this version lacks.
+# An editable install would provide modules that this version lacks.
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
 import numpy as np
 from phiball.refimpl import ENTROPIC, QUADRATIC, cressie_read, indicator, worst_case
@@ -59,7 +59,7 @@ for line in sys.stdin:
 
 @contextmanager
 def _version(folder: Path) -> Iterator[Timer]:
-    """Start a process with the phiball of that folder; yield a function that times it in np.max."""
+    """Start a process with the phiball of a folder; yield a function that times it in units of np.max."""
     with TemporaryDirectory() as place:
         (Path(place) / "phiball").symlink_to(folder.resolve(), target_is_directory=True)
         settings = {**os.environ, "PYTHONPATH": place, "PHIBALL_THREADS": "1", "PHIBALL_BACKEND": BACKEND}
@@ -70,16 +70,18 @@ def _version(folder: Path) -> Iterator[Timer]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            process_group=0,  # Ctrl-C on the terminal does not reach it; it is killed below
+            process_group=0,  # Ctrl-C must not reach it; it is killed below
         )
 
         def time_of(problem: str, shape: Shape, seconds: float) -> float:
             assert worker.stdout is not None
-            with suppress(BrokenPipeError):  # it has ended, and its output is closed too
+            with suppress(BrokenPipeError):  # the worker has ended
                 print(json.dumps([problem, shape, ETA, seconds]), file=worker.stdin, flush=True)
             answer = worker.stdout.readline()
             if not answer:
-                raise ValueError(f"the phiball of {folder} solves no inner problem; see the message above")
+                raise ValueError(
+                    f"phiball in {folder} failed to solve an inner problem; see the message above"
+                )
             return float(json.loads(answer))
 
         try:
@@ -90,9 +92,9 @@ def _version(folder: Path) -> Iterator[Timer]:
 
 
 def against_report(folder: Path, *, seconds: float, update: Update = silent) -> BenchmarkReport:
-    """Compare the kernels under the uniform distribution with those of the clone in `folder`."""
+    """Compare the kernels for the uniform distribution with the clone in `folder`."""
     if not (folder / "__init__.py").is_file():
-        raise ValueError(f"against is {folder}; expected the folder of a clone of phiball")
+        raise ValueError(f"against is {folder}; expected a clone of phiball")
     cases = [(problem, shape) for problem in PROBLEMS for shape in SHAPES]
     rows = []
     with _version(Path(__file__).parents[2]) as new, _version(folder) as old:
@@ -107,5 +109,9 @@ def against_report(folder: Path, *, seconds: float, update: Update = silent) -> 
             rows.append({**where, **times, **quotient.columns("other")})
     title = f"Kernels of this version and of {folder}, one thread"
     return BenchmarkReport(
-        [BenchmarkTable(title, rows, f"at most {BAR} times the other; medians of {ROUNDS} rounds in turn")]
+        [
+            BenchmarkTable(
+                title, rows, f"at most {BAR} times the other; medians of {ROUNDS} alternating rounds"
+            )
+        ]
     )

@@ -1,11 +1,11 @@
 """`phiball bench linear`: robust linear models beside scikit-learn, skwdro and dro.
 
-The unit of time is a fit of scikit-learn's `LogisticRegression` (C = 1), on the breast cancer data,
-standardised. Each solution is valued under three objectives, computed apart from the fits: the entropic risk
-on a Euclidean ball with its ridge, which is ours; the worst mean loss if examples move by at most RADIUS in
-the root mean square, which skwdro smooths and samples; and that within a KL divergence over the examples,
-which is dro's. The last two are without a ridge; these data can be separated, so that the infimum of dro's is
-0, without a minimum: there ours is timed to its end, and to the value at which dro ends.
+The unit of time is a fit of scikit-learn's `LogisticRegression` (C = 1) on the standardised breast cancer
+data. Each solution is evaluated under three objectives, computed independently of the fits: our entropic risk
+on a Euclidean ball with a ridge; the worst mean loss if examples move by at most RADIUS in root mean square,
+which skwdro smooths and samples; and dro's worst mean loss within a KL divergence over the examples. The last
+two have no ridge. These data are separable, so that the infimum of dro's objective is 0 and not attained:
+there our fit is timed until it ends, and until it reaches dro's value.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from phiball.experiments.benchmarks.linear_evidence import evidence_report
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, cressie_read, indicator
 from phiball.refimpl.linear import LinearProblem, Reweighting, fit_linear_model, linear_model_risk
 
-RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence over examples that dro's model allows
-GRADIENT_TOL = 1e-5  # of a fit, where it is certified to end
+RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence budget over examples of dro's model
+GRADIENT_TOL = 1e-5  # at which a fit stops
 BAR_SKLEARN, BAR_PEERS = 20.0, 20.0
 ENTROPIC_BALL, REWEIGHTED = "ours, entropic", "ours, KL over the examples"
 FREE, AS_LOW = "ours, the same without a ridge", "ours, without a ridge, as low as dro"
@@ -57,7 +57,7 @@ def ball_problem(divergence: Divergence, n: int) -> LinearProblem:
 
 
 def our_problems(n: int) -> dict[str, LinearProblem]:
-    """Return the problems that our models solve."""
+    """Return our problems."""
     reweighting = Reweighting(ENTROPIC, budget=KL)
     return {
         ENTROPIC_BALL: ball_problem(ENTROPIC, n),
@@ -82,22 +82,22 @@ def _dro(module: Any, X: Any, y: Any) -> tuple[Any, float]:
     return np.ravel(found["theta"]), float(np.ravel(found.get("b", 0.0))[0])
 
 
-PEERS: dict[str, tuple[str, Callable[..., Any], str]] = {  # module, fit, and the nearest of ours
+PEERS: dict[str, tuple[str, Callable[..., Any], str]] = {  # module, fit, and our closest model
     "skwdro LogisticRegression": ("skwdro.linear_models", _skwdro, ENTROPIC_BALL),
     "dro KLDRO": ("dro.linear_model.kl_dro", _dro, REWEIGHTED),
 }
 
 
 def moved_risk(coef: Any, intercept: float, X: Any, y: Any, radius: float) -> float:
-    """Return the worst mean logistic loss where examples move by `radius` in the root mean square.
+    """Return the worst mean logistic loss if examples move by `radius` in root mean square.
 
-    By duality it is the least over l of l radius^2 + mean_i max_s log(1 + exp(|theta| s - m_i)) - l s^2.
+    By duality it is the minimum over l of l radius^2 + mean_i max_s log(1 + exp(|theta| s - m_i)) - l s^2.
     """
     size, m = float(np.linalg.norm(coef)), y * (X @ coef + intercept)
 
     def dual(log_price: float) -> float:
         price = np.exp(log_price)
-        s = np.linspace(0.0, size / (2 * price), 400)  # the slope of the loss is |theta| at most
+        s = np.linspace(0.0, size / (2 * price), 400)  # the slope of the loss is at most |theta|
         gains = np.logaddexp(0.0, size * s - m[:, None]) - price * s * s
         best = s[np.argmax(gains, axis=1)]
         for _ in range(3):  # Newton's method, from the best point of the grid
@@ -128,7 +128,7 @@ def reweighted_risk(coef: Any, intercept: float, X: Any, y: Any) -> float:
 def model_rows(
     *, seconds: float, rounds: int, clock: Clock, peers: bool, update: Update = silent
 ) -> list[Row]:
-    """Return scikit-learn's model, ours and, if asked, the installed others, timed and valued."""
+    """Time and evaluate scikit-learn's model, ours and, with `peers`, other installed packages."""
     X, y = cancer()
     problems = our_problems(len(y))
 

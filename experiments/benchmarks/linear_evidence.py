@@ -1,12 +1,12 @@
-"""`phiball bench linear --evidence`: does robustness pay on data that comes with scikit-learn?
+"""`phiball bench linear --evidence`: does robustness pay on scikit-learn's data sets?
 
-Breast cancer, wine and digits are classified, diabetes is a regression. Features are standardised. Half of
-the data, drawn anew for every split, trains; the rest is moved by noise, uniform on the sphere of a radius,
-and to the worst point of the Euclidean ball of that radius, which is exact for linear models. Four models are
-compared: plain (hardly any ridge), ridge (its strength chosen by cross-validation, by the plain score), tuned
-ridge (by the worst-case score at the third size) and robust (its radius, by the same worst-case score).
-Errors are percentages of wrong labels; for diabetes they are root mean squared errors, in percent of the
-standard deviation.
+Breast cancer, wine and digits are classification problems, diabetes is a regression. Features are
+standardised. Each split trains on a random half of the data. The rest is perturbed by noise, uniform on the
+sphere of a radius, and to the worst point of the Euclidean ball of that radius, which is exact for linear
+models. Four models are compared: plain (almost no ridge), ridge (chosen by cross-validation with the plain
+score), tuned ridge (chosen with the worst-case score at the third size) and robust (its radius chosen with
+the same score). Errors are misclassification rates in percent; for diabetes, root mean squared errors in
+percent of the standard deviation.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ DATA = {
     "diabetes": load_diabetes,
 }
 SIZES = dict.fromkeys(DATA, (0.0, 0.5, 1.0, 1.5)) | {"diabetes": (0.0, 0.25, 0.5, 1.0)}
-MIDDLE = 2  # the place in SIZES that models are tuned for and tables show
+MIDDLE = 2  # index in SIZES for which models are tuned and which tables show
 SPLITS = {"breast cancer": 10, "wine": 3, "digits": 1, "diabetes": 10}
 RADII, ETA = (0.1, 0.3, 1.0, 3.0, 10.0), 0.03
-POINTS = 32  # of Sobol, for ten classes; three need none
+POINTS = 32  # Sobol points for ten classes; three classes need none
 DRAWS = 10
 COLOURS = {"plain": "#888888", "ridge": "#1f77b4", "tuned ridge": "#2ca02c", "robust": "#d62728"}
 
@@ -62,7 +62,7 @@ def model_errors(model: Any, X: Any, y: Any, sizes: tuple[float, ...]) -> dict[s
 
 
 def candidate_models(name: str, folds: int) -> dict[str, Any]:
-    """Return the models to compare, those with settings as searches."""
+    """Return the models to compare; those with hyperparameters are searches."""
     scorer = robust_scorer(Ball(2, SIZES[name][MIDDLE]), n_samples=1)
     plain: Any
     grid: dict[str, Any]
@@ -116,7 +116,7 @@ def _models(rows: list[Row], data: str) -> dict[str, list[Row]]:
 
 
 def evidence_rows(rows: list[Row]) -> list[Row]:
-    """Return clean errors, and those at the middle size under noise and at the worst points."""
+    """Return clean errors, and errors at the middle size under noise and at the worst points."""
     found = []
     for data in dict.fromkeys(row["data"] for row in rows):
         for model, splits in _models(rows, data).items():
@@ -129,7 +129,7 @@ def evidence_rows(rows: list[Row]) -> list[Row]:
 
 
 def gains(rows: list[Row]) -> list[str]:
-    """Return what robustness gains on the tuned ridge in the worst case, split by split, per data set."""
+    """Return the worst-case gain of robustness over the tuned ridge, per data set."""
     lines = []
     for data in dict.fromkeys(row["data"] for row in rows):
         models = _models(rows, data)
@@ -143,7 +143,7 @@ def gains(rows: list[Row]) -> list[str]:
 
 
 def draw_evidence(rows: list[Row], path: Path) -> None:
-    """Write the figure: mean error against size, at the worst points and under noise (dashed)."""
+    """Draw the mean error against size, at the worst points and under noise (dashed)."""
     figure_of = require("matplotlib.figure", user="the figure of bench linear", extra="bench").Figure
     groups = list(dict.fromkeys(row["data"] for row in rows))
     figure = figure_of(figsize=(11, 3.4), layout="constrained")

@@ -1,11 +1,11 @@
-"""`phiball bench sampling`: the cost of points of a ball, and the noise of a mean over n of them.
+"""`phiball bench sampling`: the cost of sampling a ball, and the noise of sample means.
 
-The unit of cost is drawing the random numbers that the points are made of, by the same library in the same
-precision: one per coordinate (uniform for norm inf, normal for norm 2, exponential for norm 1), and, except
-for norm inf, one uniform number per point. The noise depends on the way points are drawn: independent, in
-antithetic pairs z + b, z - b, or as scrambled Sobol points. It is measured on functions of ten random linear
-forms of unit variance: the loss of a linear classifier (smooth), a step (rough), and a square (even, so that
-the second point of a pair adds nothing).
+The unit of cost is drawing the underlying random numbers, with the same library and precision: one per
+coordinate (uniform for norm inf, normal for norm 2, exponential for norm 1), and, except for norm inf, one
+uniform number per point. The noise depends on how points are drawn: independently, in antithetic pairs x + b,
+x - b, or as scrambled Sobol points. It is measured for functions of ten random linear forms of unit variance:
+the loss of a linear classifier (smooth), a step (rough), and a square (even, so that the second point of a
+pair adds no information).
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from phiball.experiments.benchmarks.harness import (
     part_of,
 )
 from phiball.refimpl import Ball
-from phiball.refimpl.distributions.norms import NORMS, as_norm
+from phiball.refimpl.distributions.norms import NORMS
 
 BARS = {"l1": 2.0, "l2": 1.3, "linf": 1.3, "tilted l2": 3.0, "tilted linf": 3.0}
-COST_DIMENSIONS, POINTS, NUMBERS = (10, 784, 3072), 16, 1 << 19  # per centre; coordinates of all points
+COST_DIMENSIONS, POINTS, NUMBERS = (10, 784, 3072), 16, 1 << 19  # points per centre; coordinates in total
 NOISE_DIMENSIONS, COUNTS = (2, 10, 784), (2, 8, 32, 128)
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear forms, on the last axis
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear forms on the last axis
     "loss": lambda s: np.log(np.sum(np.exp(s), axis=-1)) - s[..., 0],
     "step": lambda s: np.asarray(s[..., 0] > 0.5, dtype=float),
     "square": lambda s: s[..., 0] ** 2,
 }
-SCHEMES = {  # ways to draw points, as options of `Ball.sample`
+SCHEMES = {  # options of `Ball.sample`
     "plain": {"antithetic": False, "qmc": False},
     "antithetic": {"antithetic": True, "qmc": False},
     "Sobol": {"antithetic": False, "qmc": True},
     "antithetic Sobol": {"antithetic": True, "qmc": True},
 }
 FORMS = 10
-CALLS = 16  # the Sobol sets of one call share a part of their scramble
+CALLS = 16  # the Sobol sets of one call share part of their scrambling
 
 
 def _numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
@@ -77,7 +77,7 @@ def _torch_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[
 
 
 def _distance_outside(ball: Ball, centres: Any, points: Any) -> float:
-    """Return by how much the farthest point is outside of its ball, in radii."""
+    """The largest distance of a point outside its ball, in radii."""
     if isinstance(points, tuple):  # tilted points come with log-densities
         points = points[0]
     offsets = np.asarray(points, dtype=np.float64) - np.asarray(centres, dtype=np.float64)[:, None, :]
@@ -92,7 +92,7 @@ def cost_rows(
     numbers: int = NUMBERS,
     update: Update = silent,
 ) -> list[Row]:
-    """Return the cost of all kinds of points, in each dimension, library and precision."""
+    """The cost of all kinds of points, for each dimension, library and precision."""
     makers: dict[str, tuple[Any, Any]] = {"numpy": (lambda x, dtype: x.astype(dtype), _numpy_numbers)}
     torch = optional_module("torch")
     if torch:
@@ -109,13 +109,13 @@ def cost_rows(
         update(number / len(cases), f"cost of {points}, d = {d}, {library} {dtype}")
         make, draws = makers[library]
         raw = np.random.default_rng(0).random((max(1, numbers // (d * POINTS)), d))
-        ball, centres, source = Ball(as_norm(points.removeprefix("tilted ")), 0.5), make(raw, dtype), rng(0)
-        run = partial(ball.sample, centres, POINTS, source)
+        ball, centres, source = Ball(points.removeprefix("tilted "), 0.5), make(raw, dtype), rng(0)
+        run = partial(ball.sample, centres, POINTS, rng=source)
         if points.startswith("tilted"):
-            # A tilt that matters: s.b has a spread of about one under the uniform distribution.
+            # A relevant tilt: s.b has a standard deviation of about one under the uniform distribution.
             s = np.random.default_rng(1).normal(size=raw.shape)
             s = make(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
-            run = partial(ball.sample_tilted, centres, s, POINTS, source)
+            run = partial(ball.sample_tilted, centres, s, POINTS, rng=source)
         player = Contestant(points, run, partial(_distance_outside, ball, centres), 1e-5)
         unit = draws((len(raw), POINTS, d), ball.norm, dtype)
         timing = compare(unit, [player], seconds=seconds, rounds=3, clock=clock)[points]
@@ -128,8 +128,8 @@ def cost_rows(
 
 
 def noise_ratios(norm: str, d: int, n: int, repetitions: int, seed: int = 0) -> dict[tuple[str, str], float]:
-    """Return the noise of a mean over n points, over that of n independent points, by (function, scheme)."""
-    ball, source = Ball(as_norm(norm), 1.0), rng(seed)
+    """The noise of a mean over n points relative to independent points, by (function, scheme)."""
+    ball, source = Ball(norm, 1.0), rng(seed)
     g = np.random.default_rng(seed).normal(size=(FORMS, d))
     g = (g / np.sqrt(ball.variance(g))[:, None]).T
     means: dict[tuple[str, str], list[Any]] = {(f, s): [] for f in FUNCTIONS for s in SCHEMES}
@@ -137,7 +137,7 @@ def noise_ratios(norm: str, d: int, n: int, repetitions: int, seed: int = 0) -> 
     z = np.zeros((-(-repetitions // CALLS), d))
     for _ in range(CALLS):
         for scheme, options in SCHEMES.items():
-            s = ball.sample(z, n, source, **options) @ g
+            s = ball.sample(z, n, rng=source, **options) @ g
             for name, function in FUNCTIONS.items():
                 values = function(s)
                 means[name, scheme].append(np.mean(values, axis=-1))
@@ -156,7 +156,7 @@ def noise_rows(
     counts: tuple[int, ...] = COUNTS,
     update: Update = silent,
 ) -> list[Row]:
-    """Return a row per function, ball and scheme, with a column per n."""
+    """A row per function, ball and scheme, with a column per n."""
     places = [(norm, d) for norm in NORMS for d in dimensions]
     rows: list[Row] = []
     for number, (norm, d) in enumerate(places):
@@ -170,7 +170,7 @@ def noise_rows(
 
 
 def bench_sampling(*, clock: Clock, quick: bool = False, update: Update = silent) -> BenchmarkReport:
-    """Return the tables of cost and of noise."""
+    """The tables of cost and of noise."""
     with backend("numpy"):
         noise = noise_rows(
             quick=quick,
@@ -182,10 +182,10 @@ def bench_sampling(*, clock: Clock, quick: bool = False, update: Update = silent
     return BenchmarkReport(
         [
             BenchmarkTable(
-                f"{POINTS} points per centre: time over that of drawing their random numbers", cost
+                f"{POINTS} points per centre: time relative to drawing their random numbers", cost
             ),
             BenchmarkTable(
-                "Noise of a mean, over that of n independent points", noise, f"standard error: {error}"
+                "Noise of a mean relative to n independent points", noise, f"standard error: {error}"
             ),
         ]
     )

@@ -1,6 +1,6 @@
-"""`phiball bench scaling`: how time and memory grow, one fitted exponent per path.
+"""`phiball bench scaling`: growth of time and memory, with a fitted exponent per code path.
 
-The unit of time is np.max over 2^16 numbers; memory is the high-water mark of a new process. Exponents are
+The unit of time is np.max over 2^16 numbers; memory is the peak of a new process. Exponents are fitted by
 least squares of logarithms.
 """
 
@@ -45,12 +45,12 @@ from phiball.refimpl.linear import LinearProblem, fit_linear_model
 
 UNIT = 1 << 16  # numbers
 BATCH, COPIES, FEATURES = 64, 16, 50
-SMALLEST = 0.25  # MB that can be told from nothing
+SMALLEST = 0.25  # smallest memory that can be measured, in MB
 
 
 @dataclass(frozen=True)
 class GrowthPath:
-    """Work of growing size, which `make(size)` prepares; in theory it grows linearly."""
+    """Work that `make(size)` prepares; in theory its cost is linear in the size."""
 
     name: str
     quantity: str  # time or memory
@@ -66,7 +66,7 @@ def _solve(divergence: Divergence, size: int) -> Work:
 
 def _draw(norm: float, size: int) -> Work:
     ball, z, source = Ball(norm, 1.0), np.zeros((BATCH, size)), rng(0)
-    return lambda: ball.sample(z, COPIES, source)
+    return lambda: ball.sample(z, COPIES, rng=source)
 
 
 def _fit(size: int) -> Work:
@@ -96,7 +96,7 @@ def _step(size: int) -> Work:
 
 
 def paths() -> list[GrowthPath]:
-    """Return the main paths; those of training only if torch is installed."""
+    """The main code paths; training only if torch is installed."""
     divergences = {"entropic": ENTROPIC, "quadratic": QUADRATIC, "Cressie-Read 3": cressie_read(3)}
     lengths, points, draw = tuple(4**k for k in range(4, 9)), "points of an estimate", partial(_draw, 2.0)
     quadratic = partial(_solve, QUADRATIC)
@@ -119,23 +119,23 @@ def paths() -> list[GrowthPath]:
 
 
 def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the exponent of a power law by least squares of logarithms, and its standard error, if known."""
+    """Fit the exponent of a power law; return it with its standard error, if there is one."""
     fit = linregress(np.log(sizes), np.log(values))
     return float(fit.slope), float(fit.stderr) if len(sizes) > 2 else None
 
 
 def path_memory(name: str, size: int) -> float:
-    """Return the peak memory of one call, in MB; to be called in a new process."""
+    """The peak memory of one call, in MB; call it in a new process."""
     path = next(p for p in paths() if (p.name, p.quantity) == (name, "memory"))
     with backend("numba"):
-        path.make(path.sizes[0] // 4)()  # loads what the first call loads
+        path.make(path.sizes[0] // 4)()  # warm up: imports and compilation
         return max(SMALLEST, peak_memory(path.make(size)))
 
 
 def bench_scaling(
     *, clock: Clock, quick: bool = False, only: Sequence[GrowthPath] | None = None, update: Update = silent
 ) -> BenchmarkReport:
-    """Return one exponent per path; `quick`: from two sizes; `only`: other paths than `paths()`."""
+    """An exponent per code path: of `only`, by default all `paths()`; `quick` uses two sizes."""
     rows = []
     chosen = [p for p in only or paths() if p.quantity == "time" or MEMORY]
     for number, path in enumerate(chosen):
@@ -160,4 +160,4 @@ def bench_scaling(
         f"{BATCH} rows; {BATCH} x {COPIES} points of a ball; linear models with {FEATURES} features; network "
         f"64-128-10, batch {BATCH}"
     )
-    return BenchmarkReport([BenchmarkTable("Growth: fitted exponents; in theory all are 1", rows, note)])
+    return BenchmarkReport([BenchmarkTable("Fitted growth exponents; in theory all are 1", rows, note)])

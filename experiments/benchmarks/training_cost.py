@@ -1,7 +1,7 @@
 """`phiball bench training`: the cost of a training step, and the quality of the estimators.
 
 The part `cost` times a step of each method on the network of Section 6.1, with a batch of random data; the
-unit is a step of plain training (ERM). An evaluation is a data point that passes through the network; a plain
+unit is a step of plain training (ERM). An evaluation is a pass of one data point through the network; a plain
 step has one per data point. The part `quality` is in `training_quality`.
 """
 
@@ -54,15 +54,15 @@ MULTILEVEL = f"RTMLMC({LEVEL})"
 BARS = {"tilted linf, SG(0)": 2.3, "tilted l2, SG(0)": 2.3}  # plain steps
 PER_EVALUATION_BAR = 1.10  # plain steps per evaluation, of SG and RT-MLMC without chunks
 NOTE = (
-    "peak: memory in MB that a step uses in addition to the network; chunk: objective.backward in pieces of "
-    "so many evaluations; ERM on more images is the cost of the network alone at that size; "
-    "at most: of x ERM, per evaluation for SG and RT-MLMC"
+    "peak: memory in MB of a step, without the network; chunk: evaluations per piece of objective.backward; "
+    "ERM on more images: the cost of the network alone; at most: bar for x ERM, per evaluation for SG and "
+    "RT-MLMC"
 )
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A network, an optimizer that does not move it, one batch, and how many data points were evaluated."""
+    """A network, an optimizer that does not change it, one batch, and the sizes of all evaluations."""
 
     model: Any
     optimizer: Any
@@ -71,15 +71,15 @@ class Workload:
     seen: list[int] = field(default_factory=list)
 
     def loss(self, x: Array, i: Array) -> Array:
-        """Return the cross-entropy of each x, a perturbed copy of data point i."""
+        """The cross-entropy at each x, a perturbation of data point i."""
         return cross_entropy_loss(self.model, self.y)(x, i)
 
     def plain(self, x: Array, y: Array) -> None:
-        """Leave the gradient of the mean loss of x in the parameters."""
+        """Compute the gradient of the mean loss at x in the parameters."""
         import_module("torch").nn.functional.cross_entropy(self.model(x), y).backward()
 
     def step(self, gradient: Callable[[], Any]) -> float:
-        """Take a training step by `gradient`; return its evaluations per data point."""
+        """Take a training step with `gradient`; return its evaluations per data point."""
         self.seen.clear()
         self.optimizer.zero_grad()
         gradient()
@@ -88,11 +88,11 @@ class Workload:
 
 
 def paper_workload(width: int, seed: int) -> Workload:
-    """Return the network of Section 6.1 with random images and labels."""
+    """The network of Section 6.1 with random images and labels."""
     with torch_seed(seed) as torch:
         x, y = torch.rand((BATCH, 1, 28, 28)), torch.randint(10, (BATCH,))
     model = cnn(width, seed=seed)
-    # With a rate of zero every method meets the same network, and a step costs the same.
+    # With a zero learning rate every method sees the same network, at the same cost per step.
     work = Workload(model, torch.optim.Adam(model.parameters(), lr=0.0), x, y)
     model.register_forward_pre_hook(lambda module, inputs: work.seen.append(len(inputs[0])))
     return work
@@ -115,7 +115,7 @@ def _objective_step(
 
 
 def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient]:
-    """Return all methods: functions that leave the gradient of a step in the parameters."""
+    """All methods, as functions that compute the gradient of a step in the parameters."""
     last = 2 if quick else 4
     ours = partial(_objective_step, work, seed=seed)
 
@@ -141,12 +141,12 @@ def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient
 
 
 def step_memory(name: str, width: int, quick: bool, seed: int) -> float:
-    """Return the memory in MB that a step adds; to be called in a new process."""
+    """The memory in MB that a step adds; call it in a new process."""
     work = paper_workload(width, seed)
     step = paper_steps(work, quick=quick, seed=seed)[name]
     small = replace(work, x=work.x[:1], y=work.y[:1])
-    small.step(_objective_step(small, SG(1)))  # loads what the first step loads
-    count = 8 if _varies(name) else 1  # the largest of eight draws
+    small.step(_objective_step(small, SG(1)))  # warm up: imports and compilation
+    count = 8 if _varies(name) else 1  # the largest of eight random steps
     return peak_memory(lambda: [work.step(step) for _ in range(count)])
 
 
@@ -158,7 +158,7 @@ def _varies(name: str) -> bool:
 def cost_report(
     *, width: int, quick: bool, seed: int, clock: Clock, seconds: float, update: Update = silent
 ) -> BenchmarkReport:
-    """Time the steps over a plain step, count their evaluations, and measure their memory."""
+    """Time the steps relative to a plain step, count their evaluations, and measure their memory."""
     require("torch", user="bench training --part cost", extra="bench")
     work = paper_workload(width, seed)
     steps = paper_steps(work, quick=quick, seed=seed)
@@ -201,7 +201,7 @@ def bench_training(
     seed: int = 0,
     update: Update = silent,
 ) -> BenchmarkReport:
-    """Return the tables of one part, or of both."""
+    """The tables of one part, or of both."""
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
     report = BenchmarkReport([])

@@ -1,8 +1,8 @@
-"""Bias, noise and cost of SG and RT-MLMC on a problem whose regularised risk is known exactly.
+"""Bias, noise and cost of SG and RT-MLMC on a problem with a known robust risk.
 
-The loss is linear, theta.x, with the entropic divergence on an l2 ball: the risk of z is
-theta.z + eta log E exp(theta.b/eta). The risk of a fixed batch is estimated repeatedly, so that all noise is
-the estimator's; the noise that drawing the data adds is known. No training library is needed.
+The loss is linear, theta.x, with the entropic divergence on an l2 ball: the risk at z is
+theta.z + eta log E exp(theta.b/eta). The risk of a fixed batch is estimated repeatedly, so that all noise
+comes from the estimator; the noise of drawing the data is known. No training library is needed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ESTIMATORS: dict[str, Callable[[int], SG | RTMLMC]] = {
     "RT-MLMC random": RTMLMC,
     "RT-MLMC stratified": lambda level: RTMLMC(level, "stratified"),
 }
-TOLERANCES = (0.3, 0.1, 0.03)  # of the gradient's length
+TOLERANCES = (0.3, 0.1, 0.03)  # relative to the length of the gradient
 NOTE = (
     "mean over a batch of 64 fixed data points; bias ± its standard error; cost: evaluations per data point; "
     "bias and noise of the gradient are Euclidean lengths"
 )
 CHOICE_NOTE = (
-    "batches are averaged, as training steps do; each is drawn afresh, or, where the data are fixed, is all "
-    "of them: then SG gains, which spends its evaluations on few data points"
+    "batches are averaged, as over training steps; each batch is drawn anew, or (data fixed) contains all "
+    "data. SG, which spends its evaluations on few data points, is better for fixed data"
 )
 
 
@@ -53,27 +53,27 @@ class ExactProblem:
 
     @property
     def spread(self) -> float:
-        """The noise that drawing a batch adds: the distance of its mean slope from that of all data."""
+        """The noise of drawing a batch: the distance of its mean slope from the mean over all data."""
         return sqrt(np.sum(np.var(self.slopes, axis=0)) / BATCH)
 
 
 def linear_problem() -> ExactProblem:
-    """Return the problem of theta.x around a batch of points."""
+    """The problem with loss theta.x at a batch of points."""
     source = np.random.default_rng(0)
     z = source.normal(size=(BATCH, DIMENSION)) / sqrt(DIMENSION)
     theta = source.normal(size=DIMENSION)
     theta /= np.linalg.norm(theta)
 
-    def risk(theta: Array) -> Array:  # of each data point
+    def risk(theta: Array) -> Array:  # at each data point
         return z @ theta + ETA * BALL.log_mgf(theta / ETA)
 
-    h = 1e-5  # the third derivative of the risk is below 1/eta^2, so that both errors stay below 1e-7
+    h = 1e-5  # the third derivative is below 1/eta^2: truncation and rounding stay below 1e-7
     slopes = [(risk(theta + h * e) - risk(theta - h * e)) / (2 * h) for e in np.eye(DIMENSION)]
     return ExactProblem(z, theta, float(np.mean(risk(theta))), np.stack(slopes, axis=-1))
 
 
 def quality_row(problem: ExactProblem, name: str, level: int, replications: int, source: Rng) -> Row:
-    """Estimate the risk and its gradient repeatedly; return bias, noise and mean squared error times cost."""
+    """The bias, noise and mean squared error times cost of repeated estimates of risk and gradient."""
     objective = RegularizedLoss(BALL, ETA, ENTROPIC, ESTIMATORS[name](level))
     values, gradients, evaluations = [], [], []
     for _ in range(replications):
@@ -94,10 +94,10 @@ def quality_row(problem: ExactProblem, name: str, level: int, replications: int,
 
 
 def averaging_cost(row: Row, tol: float, bias: float, spread: float) -> float:
-    """Return the evaluations, in batches, for a gradient error of `tol` by averaging batches.
+    """The evaluations, in batches, for a gradient error of `tol` by averaging batches.
 
-    Averaging lowers the noise but not the bias: cost (noise^2 + spread^2)/(tol^2 - bias^2); inf for a larger
-    bias. `spread` is the noise of drawing the data, 0 if they are fixed.
+    Averaging reduces the noise but not the bias: cost (noise^2 + spread^2)/(tol^2 - bias^2), or inf if the
+    bias exceeds `tol`. `spread` is the noise of drawing the data, 0 if they are fixed.
     """
     room = tol**2 - bias**2
     if room <= 0:
@@ -106,10 +106,10 @@ def averaging_cost(row: Row, tol: float, bias: float, spread: float) -> float:
 
 
 def choice_row(problem: ExactProblem, rows: list[Row], estimator: str) -> Row:
-    """Return the least cost of an estimator for each gradient error, and the level that has it.
+    """The least cost of an estimator for each gradient error, and its level.
 
-    The bias is that of SG at the same level, which RT-MLMC shares but shows through more noise; the part of
-    its square that is due to noise is subtracted.
+    The bias is taken from SG at the same level: RT-MLMC has the same bias, but more noise. The noise of the
+    estimated bias is subtracted from its square.
     """
     biases = {
         row["L"]: sqrt(max(0.0, row["gradient bias"] ** 2 - row["gradient ±"] ** 2))
@@ -130,9 +130,9 @@ def choice_row(problem: ExactProblem, rows: list[Row], estimator: str) -> Row:
 def quality_tables(
     *, work: int, seed: int, levels: tuple[int, ...] = LEVELS, update: Update = silent
 ) -> list[BenchmarkTable]:
-    """Return a table of all estimators and levels, and the level to choose.
+    """A table of all estimators and levels, and a table of the best levels.
 
-    `work` is the number of perturbed points per estimator, which sets the number of replications.
+    `work` is the number of perturbed points per estimator, which determines the number of replications.
     """
     problem, rows = linear_problem(), list[Row]()
     cases = [(name, level) for name in ESTIMATORS for level in levels]
@@ -142,7 +142,7 @@ def quality_tables(
             count = int(work / (BATCH * ESTIMATORS[name](level).evaluations))
             rows.append(quality_row(problem, name, level, max(16, min(200, count)), rng(seed)))
     choices = [choice_row(problem, rows, name) for name in ESTIMATORS]
-    title = "Evaluations, in batches of 64, for a gradient error in percent of its length, at the best L"
+    title = "Evaluations, in batches of 64, for a relative gradient error, at the best L"
     return [
         BenchmarkTable(f"Linear loss, d = {DIMENSION}, entropic", rows, NOTE),
         BenchmarkTable(title, choices, CHOICE_NOTE),

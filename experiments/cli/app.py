@@ -49,18 +49,18 @@ def phiball(
 
 @app.command(epilog=f"Example: {VARIABLE}=torch phiball backends")
 def backends() -> None:
-    """List the backends: what is installed, and which one is active and why."""
+    """List the backends with their versions, and the active one."""
     chosen = active()
-    why = f"{VARIABLE} says so" if os.environ.get(VARIABLE) else f"the default; {VARIABLE} selects another"
+    why = f"set by {VARIABLE}" if os.environ.get(VARIABLE) else f"the default; set {VARIABLE} to change it"
     table = Table("name", "library", "active")
     for backend in BACKENDS.values():
-        # The brackets of 'phiball[torch]' are no markup.
+        # Escape the brackets of 'phiball[torch]', which are not markup.
         table.add_row(backend.name, escape(_installed(backend)), f"yes: {why}" if backend is chosen else "")
     Console().print(table)
 
 
 def _installed(backend: Backend) -> str:
-    """Return the library and its version, or how to install it."""
+    """The library with its version, or how to install it."""
     distributions = packages_distributions().get(backend.package.replace("-", "_"))
     return (
         f"{backend.package} {version(distributions[0])}"

@@ -1,4 +1,4 @@
-"""`phiball bench NAME`: benchmarks of the solvers, the attacks, the samples and the training."""
+"""`phiball bench NAME`: benchmarks of solvers, attacks, sampling and training."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from phiball.experiments.cli.options import Seed
 
 app = typer.Typer(help="Benchmarks: speed, accuracy and growth.", no_args_is_help=True)
 Threads = Annotated[int, typer.Option(min=1, help="Number of threads.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it runs.")]
-Out = Annotated[Path | None, typer.Option(help="The folder for the results, as JSON and Markdown.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, as a test.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results, as JSON and Markdown.")]
 
 
 def _run(module: str, name: str, variant: str = "", **options: Any) -> None:
@@ -31,45 +31,45 @@ def inner(
         bool,
         typer.Option(
             "--busy",
-            help="Only threads: the default number and two against one, on the machine as it is and with "
-            "every core kept busy.",
+            help="Compare the default number of threads and two threads with one, on the machine as it is "
+            "and with every core busy.",
         ),
     ] = False,
     against: Annotated[
         Path | None,
-        typer.Option(help="Only the kernels, beside those of another version: the folder of its clone."),
+        typer.Option(help="Compare the kernels with another version, cloned to this folder."),
     ] = None,
     out: Out = None,
 ) -> None:
-    """Time the inner solver, and check its accuracy, beside other solvers that are installed."""
+    """Time the inner solver and check its accuracy, compared with other installed solvers."""
     if busy and against is not None:
-        raise typer.BadParameter("--busy and --against are two measurements; expected one of them")
+        raise typer.BadParameter("--busy and --against exclude each other; expected one of them")
     variant = "-busy" if busy else "-against" if against is not None else ""
     _run("inner_speed", "inner", variant, threads=threads, quick=quick, busy=busy, against=against, out=out)
 
 
 @app.command(epilog="Example: phiball bench attacks --quick --out results/bench")
 def attacks(threads: Threads = 1, quick: Quick = False, out: Out = None) -> None:
-    """Count the errors that FGM, IFGM, PGM and white noise find, beside torchattacks if it is installed."""
+    """Count the errors found by FGM, IFGM, PGM, white noise and, if installed, torchattacks."""
     _run("attack_errors", "attacks", threads=threads, quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench sampling --quick --out results/bench")
 def sampling(quick: Quick = False, out: Out = None) -> None:
-    """Time samples of balls, and compare plain, antithetic and Sobol ones by the noise of their means."""
+    """Time sampling from balls, and compare the noise of plain, antithetic and Sobol points."""
     _run("sampling", "sampling", quick=quick, out=out)
 
 
-@app.command(epilog="Example: phiball bench training --part cost --quick --out results/bench")
-def training(
+@app.command("training", epilog="Example: phiball bench training --part cost --quick --out results/bench")
+def training_step(
     threads: Threads = 1,
     width: Annotated[int, typer.Option(min=1, help="Filters of the network's first layer.")] = 64,
     quick: Quick = False,
-    part: Annotated[str, typer.Option(help="cost, quality (needs no torch), or all.")] = "all",
+    part: Annotated[str, typer.Option(help="cost, quality (which does not need torch), or all.")] = "all",
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
-    """Time a training step by every method, and compare the estimators where the risk is known."""
+    """Time a training step of every method, and compare estimators on a problem of known risk."""
     _run(
         "training_cost", "training", threads=threads, width=width, quick=quick, part=part, seed=seed, out=out
     )
@@ -77,13 +77,13 @@ def training(
 
 @app.command(epilog="Example: phiball bench estimators --quick --out results/bench")
 def estimators(threads: Threads = 1, quick: Quick = False, seed: Seed = 0, out: Out = None) -> None:
-    """Compare uniform and tilted points at a trained network: digits, or MNIST if PHIBALL_DATA is set."""
+    """Compare uniform and tilted points at a network for digits, or MNIST if PHIBALL_DATA is set."""
     _run("estimator_noise", "estimators", threads=threads, quick=quick, seed=seed, out=out)
 
 
 @app.command(epilog="Example: phiball bench scaling --quick --out results/bench")
 def scaling(quick: Quick = False, out: Out = None) -> None:
-    """Fit one exponent to the growth of time or memory of each main path."""
+    """Fit exponents to the growth of time and memory of the main code paths."""
     _run("scaling", "scaling", quick=quick, out=out)
 
 
@@ -92,9 +92,12 @@ def linear(
     quick: Quick = False,
     evidence: Annotated[
         bool,
-        typer.Option("--evidence", help="Only the errors on four data sets under noise and worst cases."),
+        typer.Option(
+            "--evidence",
+            help="Compare errors on four data sets under noise and worst-case perturbations instead.",
+        ),
     ] = False,
     out: Out = None,
 ) -> None:
-    """Time robust linear models beside scikit-learn and others, or compare their errors on real data."""
+    """Time robust linear models, compared with scikit-learn and other libraries."""
     _run("linear", "linear", "-evidence" if evidence else "", quick=quick, evidence=evidence, out=out)

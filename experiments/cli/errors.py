@@ -1,4 +1,4 @@
-"""Errors on the command line: one line on stderr, and an exit status."""
+"""Command-line errors: one line on stderr, and an exit status."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typer.core import TyperGroup
 
 from phiball.experiments.framework.requirements import missing_package_message
 
-_USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, which typer contains or imports
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which typer vendors or imports
 
 
 class OneLineErrors(TyperGroup):
-    """A group whose commands report an error that a user can mend, or Ctrl-C, as one line on stderr."""
+    """A command group that reports user errors and Ctrl-C as one line on stderr."""
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Run the command line, and exit."""
@@ -45,21 +45,21 @@ def _print(message: str) -> None:
 
 
 def _message_of(error: Exception) -> str:
-    """Return the message of an error, which names the extra of a package that is missing."""
-    if isinstance(error, ModuleNotFoundError):  # not raised by `require`, which has a message of its own
+    """The message of an error; for a missing package, with the extra that installs it."""
+    if isinstance(error, ModuleNotFoundError):  # not from `require`, whose message names the extra
         return missing_package_message("the command", str(error.name), "verify,experiments")
     return str(error)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """Print a message as one line on stderr, and exit."""
+    """Print a message as one line on stderr and exit."""
     _print(message)
     raise typer.Exit(code) from None
 
 
 @contextmanager
 def usage_errors(explain: Callable[[Exception], str] = str) -> Iterator[None]:
-    """Report bad arguments, whatever their type, as one line and exit status 2."""
+    """Report ValueError and TypeError as one line with exit status 2."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""The console entry point `phiball`, which also works where the command line's own packages are missing."""
+"""The console entry point `phiball`, importable without the packages of the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGES = ("typer", "rich")
 
 
 def main() -> None:
-    """Run the command line, or say which extra installs what it needs."""
+    """Run the command line, or name the extra that installs a missing package."""
     missing = next((name for name in PACKAGES if find_spec(name) is None), None)
     if missing:
         print(f"phiball: {missing_package_message('the command line', missing, 'verify')}", file=sys.stderr)
@@ -20,10 +20,10 @@ def main() -> None:
     try:
         from phiball.experiments.cli.app import app
 
-        # joblib reports tasks that it stops, and processes that it replaces as they have grown.
+        # joblib warns of tasks that it stops and of workers that it restarts.
         filterwarnings("ignore", category=UserWarning, module="joblib")
         app(prog_name="phiball")
-    except KeyboardInterrupt:  # while the packages were being imported
+    except KeyboardInterrupt:  # during the imports
         print("phiball: stopped", file=sys.stderr)
         raise SystemExit(130) from None
 

@@ -106,9 +106,10 @@ def _data(text: str) -> Any:
 def _radii(text: str) -> Any:
     if ":" not in text:
         return _numbers("--radii", text)
-    first, last, count = _numbers("--radii", text.replace(":", ","), 3)
-    if count < 2 or count != int(count):
+    values = _numbers("--radii", text.replace(":", ","))
+    if len(values) != 3 or values[2] < 2 or values[2] != int(values[2]):
         raise ValueError(f"--radii is {text!r}; expected first:last:count with a count of at least 2")
+    first, last, count = values
     return tuple(first + (last - first) * k / (count - 1) for k in range(int(count)))
 
 

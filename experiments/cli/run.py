@@ -1,4 +1,4 @@
-"""`phiball run NAME`: the paper's studies, each parameter an option."""
+"""`phiball run NAME`: the paper's studies, with an option per parameter."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STUDIES = {
     "supervised": "phiball.experiments.studies.supervised.study",
     "settings": "phiball.experiments.studies.settings.study",
 }
-WIDTH = 160  # columns of tables, at least: a table of numbers must not be cut
-KINDS = {int: "a whole number", float: "a number", str: "a word"}
+WIDTH = 160  # minimum width of tables, which must not be truncated
+KINDS = {int: "a whole number", float: "a number", str: "text"}
 
 
 class _Studies(TyperGroup):
-    """The commands of STUDIES, each made when it is asked for: a study's libraries are not needed before."""
+    """The commands of STUDIES, imported on demand, because studies need optional libraries."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(STUDIES)
@@ -48,7 +48,7 @@ class _Studies(TyperGroup):
 
 app = typer.Typer(
     cls=_Studies,
-    help="The paper's studies, each parameter an option.",
+    help="Run the paper's studies; every parameter is an option.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -61,31 +61,32 @@ def load_study(name: str) -> Study[Any]:
 
 
 def _command(study: Study[Any]) -> Any:
-    """Return the command of a study: its options are those of `command`, and the fields of its Config."""
+    """The command of a study, with the options of `command` and one per field of its Config."""
 
     def command(
         folders: Annotated[
-            list[Path] | None, typer.Argument(help="The folders to --merge.", show_default=False)
+            list[Path] | None, typer.Argument(help="Folders to --merge.", show_default=False)
         ] = None,
-        scale: Annotated[str, typer.Option(help=f"The size: {', '.join(SCALES)}.")] = "small",
+        scale: Annotated[str, typer.Option(help=f"Size of the study: {', '.join(SCALES)}.")] = "small",
         out: Annotated[
-            Path | None, typer.Option(help="The folder of the results; by default results/NAME/SCALE.")
+            Path | None, typer.Option(help="Folder for the results; by default results/NAME/SCALE.")
         ] = None,
         seed: Seed = 0,
         n_jobs: NJobs = -1,
         engine: Engine = "processes",
         address: Address = "",
         shard: Annotated[
-            str, typer.Option(help="Compute one part of the tasks, k/n: the k-th of n, in its own folder.")
+            str, typer.Option(help="Compute the k-th of n parts of the tasks, given as k/n.")
         ] = "",
         resume: Annotated[
-            str, typer.Option(help="Continue a run of the same settings and versions, or none: begin anew.")
+            str,
+            typer.Option(help="same: resume a run with the same settings and versions; none: start again."),
         ] = "same",
         merge: Annotated[
-            bool, typer.Option("--merge", help="Join the folders of all shards, which follow, and report.")
+            bool, typer.Option("--merge", help="Merge the folders of all shards, and write the report.")
         ] = False,
         list_tasks: Annotated[
-            bool, typer.Option("--list-tasks", help="Show the tasks and about what they cost.")
+            bool, typer.Option("--list-tasks", help="List the tasks and estimate their cost.")
         ] = False,
         **texts: Any,
     ) -> None:
@@ -101,7 +102,9 @@ def _command(study: Study[Any]) -> Any:
             check_cluster(engine, address)
             part = Shard.parse(shard) if shard else None
             if merge != bool(folders):
-                raise ValueError("--merge and the folders of shards go together; expected both or neither")
+                raise ValueError(
+                    "--merge needs the folders of shards, and folders need --merge; expected both or neither"
+                )
         if out is None:
             out = Path("results", study.name, scale)
             out = out if part is None else out / "shards" / f"{part.k}-of-{part.n}"
@@ -123,20 +126,20 @@ def _command(study: Study[Any]) -> Any:
 
 
 def _run(study: Study[Any], config: Any, out: Path, n_jobs: int, here: bool, which: dict[str, Any]) -> None:
-    """Run a study, and print its tables and findings."""
+    """Run a study and print its tables and findings."""
     from phiball.backends.progress import Progress
     from phiball.experiments.framework.study_runs import run_study
 
     if started_by_torchrun() and os.environ["RANK"] != "0":
-        run_study(study, config, out, **which)  # the first process shows what there is
+        run_study(study, config, out, **which)  # only the first process prints
         return
-    elsewhere = not here or (which["merge"] and not which["shard"])  # nothing is computed on this machine
-    # Before the display, because a download shows a bar of its own.
+    elsewhere = not here or (which["merge"] and not which["shard"])  # no task runs on this machine
+    # Before the progress bar, because a download shows its own.
     study.prepare(study.on_device(config, "cpu") if elsewhere else config)
     with Progress(study.name, Console()) as display:
 
         def update(share: float, text: str) -> None:
-            if share < display.share:  # the next stage begins
+            if share < display.share:  # a new stage
                 display.restart(share)
             display.update(share, text)
 
@@ -156,7 +159,7 @@ def _console() -> Console:
 
 
 def _parameter(study: Study[Any], item: Field[Any]) -> inspect.Parameter:
-    """Return the option of a field, for typer: a text, with the values at all scales in its help."""
+    """The typer option of a field, a string; its help shows the values at all scales."""
     shown = {scale: _shown(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
     differing = {s: text for s, text in shown.items() if s == "paper" or text != shown["paper"]}
     values = "; ".join(f"{scale}: {text}" for scale, text in differing.items())
@@ -174,7 +177,7 @@ def _flag(name: str) -> str:
 
 
 def _name_flag(error: Exception) -> str:
-    """Return the message of an error, which begins with the name of a field, with the name of its option."""
+    """The message of an error with the field name that starts it replaced by its option."""
     name, space, rest = str(error).partition(" ")
     return (name if name.startswith("-") else _flag(name)) + space + rest
 
@@ -189,18 +192,18 @@ def _shown(value: Any) -> str:
 
 
 def _changed(config: Any, texts: dict[str, str | None]) -> Any:
-    """Return a configuration with the values of the options that were used."""
+    """The configuration with the values of the given options."""
     used = [(item, text) for item in fields(config) if (text := texts[item.name]) is not None]
     return replace(config, **{item.name: _parse(item, text) for item, text in used})
 
 
 def _parse(item: Field[Any], text: str) -> Any:
-    """Return an option's text as a value of its field; raise ValueError unless it is one."""
+    """Convert an option's text to the type of its field, or raise ValueError."""
     kind, several = kind_of(item), isinstance(item.default, tuple)
     try:
         if several:
             return tuple(kind(part.strip()) for part in text.split(","))
         return kind(text)
     except ValueError:
-        expected = KINDS[kind] + (", or more with commas" if several else "")
+        expected = KINDS[kind] + (", or several separated by commas" if several else "")
         raise ValueError(f"{item.name} is {text!r}; expected {expected}") from None

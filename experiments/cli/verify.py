@@ -61,8 +61,8 @@ def verify(
     from phiball.backends.parallel import check_cluster, cluster
     from phiball.verification.framework import suite
     from phiball.verification.report import errata as errata_file
-    from phiball.verification.report import files, terminal
     from phiball.verification.report import record as runs
+    from phiball.verification.report import report_files, terminal
     from phiball.verification.report.this_paper import THIS
 
     console = Console()
@@ -88,7 +88,7 @@ def verify(
     began = perf_counter()
     with (
         cluster(engine, address),
-        terminal.Table(console, len(chosen), paper, verbose or bool(claim)) as table,
+        terminal.ResultTable(console, len(chosen), paper, verbose or bool(claim)) as table,
     ):
         results = suite.run_claims(
             chosen,
@@ -100,14 +100,14 @@ def verify(
             on_result=table.add,
             on_progress=table.progress,
         )
-    about = files.circumstances(
+    about = report_files.circumstances(
         results, seed=seed, deep=deep, seconds=perf_counter() - began, provenance=_source(claims, out)
     )
     if record:
         runs.add_run(home, results, about)
     about["record"] = runs.in_words(runs.read_record(home))
     ours = comparisons() if claims is None and not part else []
-    written = files.write_report(results, out, about, paper, ours)
+    written = report_files.write_report(results, out, about, paper, ours)
     terminal.print_summary(results, console, paper)
     _print(console, f"\n{about['agreement']}")
     _print(console, f"wrote {', '.join(map(str, written))}")

@@ -1,1 +1,1 @@
-"""What every study uses: tasks, runs that resume, progress, outputs."""
+"""The machinery of studies: tasks, resumable runs, outputs."""

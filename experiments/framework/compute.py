@@ -1,4 +1,4 @@
-"""One task of a run, wherever it is computed: in this process, in another one, or on a cluster."""
+"""Compute one task of a run, in this process, in another one, or on a cluster."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def compute_row(
     record: dict[str, Any],
     devices: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Files]:
-    """Return the content of the file of a task's row, and the files that the task leaves.
+    """Return the content of a task's row file, and the files that the task writes.
 
-    - `kept`: the folder of the task, or, where a worker cannot see that, its files. The task then has a
-      temporary folder, and what it leaves there is returned.
-    - `record`: where the run comes from.
-    - `devices`: those of the run, of which the task takes one that few others use.
+    - `kept`: the folder of the task; or its files, for a worker without access to the folder. The task then
+      runs in a temporary folder, and its files are returned.
+    - `record`: the provenance of the run.
+    - `devices`: the devices of the run; the task uses the one with the fewest tasks.
     """
     if not isinstance(kept, Path):
         with TemporaryDirectory() as temporary:
@@ -53,7 +53,7 @@ def compute_row(
 
 @contextmanager
 def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
-    """The first of the devices, in turn, that no task of the run holds by a lock on a file; "" if none."""
+    """The device with the fewest tasks of the run, which hold file locks; "" without devices."""
     if not devices:
         yield ""
         return
@@ -69,13 +69,15 @@ def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 def read_files(folder: Path) -> Files:
-    """Return the files of a task's folder by name."""
+    """The contents of the files of a task's folder by name."""
     files = sorted(folder.iterdir()) if folder.exists() else []
-    return {f.name: f.read_bytes() for f in files if not f.name.startswith(".")}  # left by a killed writer
+    return {
+        f.name: f.read_bytes() for f in files if not f.name.startswith(".")
+    }  # not leftovers of a killed writer
 
 
 def write_files(folder: Path, files: Files) -> None:
-    """Put files into a task's folder, which is made for the first of them."""
+    """Write files to a task's folder, and create it if there are any."""
     for name, content in files.items():
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(folder / name) as stream:

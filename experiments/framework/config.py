@@ -1,4 +1,4 @@
-"""The parameters of a study: each field is an option of its command."""
+"""The parameters of a study: fields of a dataclass, which become command-line options."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def option(
     most: float = inf,
     affects_results: bool = True,
 ) -> Any:
-    """Return a field of a Config: its default, which is the paper's value, its help text and its choices.
+    """A field of a Config, with the paper's value as default, a help text and choices.
 
-    - `least`, `most`: bounds of a number. By default a whole number is at least 1, another one positive.
-    - `affects_results`: a setting that does not, such as a folder, may differ when a run is resumed, and is
-      not recorded with it.
+    - `least`, `most`: bounds of a number. By default integers are at least 1, and floats positive.
+    - `affects_results`: False for settings such as a folder, which are not recorded and may differ when a run
+      is resumed.
     """
     bounds = {"least": least, "most": most}
     metadata = {"help": text, "choices": tuple(choices), **bounds, "affects_results": affects_results}
@@ -32,7 +32,7 @@ def option(
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """The base of a study's Config: it validates every field against its option."""
+    """The base of a study's Config, which validates every field."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -40,14 +40,14 @@ class StudyConfig:
 
 
 def _validate(item: Field[Any], value: Any) -> None:
-    """Raise ValueError unless a value is a choice of its option, or a number within its bounds."""
+    """Raise ValueError unless a value is one of the choices, or a number within the bounds."""
     name, several, kind = item.name, isinstance(item.default, tuple), kind_of(item)
     choices, least, most = (item.metadata[key] for key in ("choices", "least", "most"))
     values = value if several else (value,)
     if several and not (isinstance(value, tuple) and value):
         raise ValueError(f"{name} is {value!r}; expected a tuple")
     if choices and len(set(values)) < len(values):
-        raise ValueError(f"{name} is {value!r}; expected different values")
+        raise ValueError(f"{name} is {value!r}; expected distinct values")
     for one in values:
         if choices and one not in choices:
             raise ValueError(
@@ -64,10 +64,10 @@ def _validate(item: Field[Any], value: Any) -> None:
 
 
 def kind_of(item: Field[Any]) -> type:
-    """Return the type of a field's value, or of its elements."""
+    """The type of a field's value, or of its elements."""
     return type(item.default[0] if isinstance(item.default, tuple) else item.default)
 
 
 def result_settings(config: Any) -> dict[str, Any]:
-    """Return the fields of a Config that results depend on, by name."""
+    """The fields of a Config that affect results, by name."""
     return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata["affects_results"]}

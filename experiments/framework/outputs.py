@@ -1,4 +1,4 @@
-"""The table, figures and report of a run, and the list of its tasks."""
+"""Write the table, figures and report of a run, and list its tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phiball.experiments.framework.tasks import Table
 
 
 def write_table(table: Table, out: Path) -> Path:
-    """Write the numbers and words of all rows, blank where a row has none; lists stay in the row files."""
+    """Write the scalars of all rows as CSV, blank where a row lacks one; lists stay in the row files."""
     names = dict.fromkeys(k for row in table.rows for k, v in row.items() if not isinstance(v, (list, dict)))
     stream = StringIO(newline="")
     writer = csv.DictWriter(stream, list(names), restval="", extrasaction="ignore")
@@ -41,7 +41,7 @@ def write_figures(study: Study[Any], table: Table, out: Path) -> list[Path]:
 
 
 def write_run_report(study: Study[Any], table: Table, figures: list[Path], out: Path) -> Path:
-    """Write the findings, figures and tables as Markdown, with all that is needed to repeat the run."""
+    """Write findings, figures and tables as Markdown, with the settings and provenance of the run."""
     record = read_json(out / "run.json")
     settings = ", ".join(f"{name} {value}" for name, value in result_settings(table.config).items())
     lines = [f"# {study.title}", "", *(f"{paragraph}\n" for paragraph in study.findings(table))]
@@ -54,10 +54,10 @@ def write_run_report(study: Study[Any], table: Table, figures: list[Path], out: 
 
 
 def task_list(study: Study[Any], config: Any, out: Path, shard: Shard | None = None) -> ReportTable:
-    """Return the tasks of a study, or of a shard, with their share of the work and an estimate of their time.
+    """The tasks of a study or a shard, with their share of the work and an estimate of their time.
 
-    The time comes from the rows that `out` has, and is blank before the first of them. Of a study in stages,
-    these are the tasks of the first.
+    The time is estimated from finished rows in `out`, and blank without them. For a study in stages, the
+    tasks of the first stage are listed.
     """
     tasks = study.tasks(config)
     works = [float(study.work(config, task)) for task in tasks]

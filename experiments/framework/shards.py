@@ -1,4 +1,4 @@
-"""Runs that are split over machines: which tasks are whose, and how their folders become one."""
+"""Split the tasks of a run over machines, and merge the folders of their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phiball.experiments.framework.compute import read_files, write_files
 
 @dataclass(frozen=True)
 class Shard:
-    """The k-th of n parts of a run, k from 1.
+    """The k-th of n parts of a run, counted from 1.
 
     >>> Shard.parse("2/4")
     Shard(k=2, n=4)
@@ -26,14 +26,14 @@ class Shard:
 
     @staticmethod
     def parse(text: str) -> Shard:
-        """Read a shard such as 2/4; raise ValueError for anything else."""
+        """Parse a shard such as 2/4, or raise ValueError."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise ValueError(f"shard is {text!r}; expected k/n with k from 1 to n, such as 2/4")
         return Shard(int(match[1]), int(match[2]))
 
     def choose(self, works: list[float]) -> list[int]:
-        """Return the indices of the tasks of this shard: the longest first, each to the least loaded."""
+        """The tasks of this shard: the longest task first, each to the shard with the least work."""
         loads, chosen = [0.0] * self.n, []
         for index in sorted(range(len(works)), key=lambda k: -works[k]):
             owner = min(range(self.n), key=loads.__getitem__)
@@ -44,11 +44,11 @@ class Shard:
 
 
 def join(folder: Path, out: Path) -> None:
-    """Take over the rows of another folder of the same run; rows that both have must be equal."""
+    """Copy the rows of another folder of the same run; rows in both folders must be equal."""
     for file in sorted((folder / "rows").glob("*.json")):
         row, there = read_json(file), out / "rows" / file.name
         if there.exists():
-            ours = read_json(there)  # compared as text, in which NaN equals NaN
+            ours = read_json(there)  # compared as text, where NaN equals NaN
             if json.dumps([ours["task"], ours["row"]]) != json.dumps([row["task"], row["row"]]):
                 raise ValueError(f"{file} and {there} differ; expected the same row")
             continue

@@ -1,4 +1,4 @@
-"""The contract of a study: what the runner and the command line expect of it."""
+"""The interface of a study, as runs and the command line use it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ConfigT = TypeVar("ConfigT")
 
 
 class Study(Protocol[ConfigT]):
-    """A study of the paper: its parameters, its tasks, and what is drawn and said of their results.
+    """A study of the paper: parameters, tasks, figures and findings.
 
-    A study is a subclass, and `STUDY` in its module an instance. Its parameters are a frozen dataclass
-    ConfigT of numbers, words and tuples of them, whose fields are made with `option`.
+    The module of a study defines a subclass and its instance `STUDY`. Its parameters are a frozen dataclass
+    ConfigT of numbers, strings and tuples of them, whose fields are made with `option`.
     """
 
     name: str  # on the command line
@@ -30,50 +30,50 @@ class Study(Protocol[ConfigT]):
 
     @abstractmethod
     def tasks(self, config: ConfigT) -> list[Task]:
-        """Return what there is to compute: a dict per task, which names it."""
+        """The tasks, each a dict that identifies it."""
 
     @abstractmethod
     def compute_task(self, config: ConfigT, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
-        """Return the results of a task; a long task keeps checkpoints in `task_dir`."""
+        """Compute the results of a task; a long task keeps checkpoints in `task_dir`."""
 
     @abstractmethod
     def draw(self, table: Table) -> dict[str, Figure]:
-        """Return the figures by name."""
+        """The figures by name."""
 
     @abstractmethod
     def tables(self, table: Table) -> list[ReportTable]:
-        """Return the tables of the report."""
+        """The tables of the report."""
 
     @abstractmethod
     def findings(self, table: Table) -> list[str]:
-        """Return the paragraphs of the report, computed from the table."""
+        """The paragraphs of the report, computed from the table."""
 
     def compute(self, config: ConfigT, rng: Rng, map_tasks: MapTasks | None = None) -> Table:
-        """Return the table of all tasks; `map_tasks` computes them, by default one after the other."""
+        """Compute the table of all tasks with `map_tasks`, by default one after the other."""
         return Table(config, tuple((map_tasks or run_serially)(self, config, self.tasks(config), rng)))
 
     def prepare(self, config: ConfigT) -> None:
-        """Fetch what is needed, and raise for what cannot work, before anything is computed."""
+        """Download data, and raise errors of the configuration, before the computation."""
         return
 
     def threads(self, config: ConfigT) -> int:
-        """Return the number of threads per task; another number may round sums differently."""
+        """The number of threads per task; it may change the rounding of sums."""
         return 1
 
     def work(self, config: ConfigT, task: Task) -> float:
-        """Return about how long a task takes, in any unit."""
+        """The approximate duration of a task, in any unit."""
         return 1.0
 
     def devices(self, config: ConfigT) -> tuple[str, ...]:
-        """Return the devices that tasks are spread over; none where there is no choice."""
+        """The devices that tasks are spread over; () if there is only one."""
         return ()
 
     def on_device(self, config: ConfigT, device: str) -> ConfigT:
-        """Return the parameters of a task on one of these devices."""
+        """The parameters for a task on one of these devices."""
         return config
 
     def label(self, task: Task) -> str:
-        """Return the name of a task for the progress display."""
+        """The name of a task for the progress bar."""
         return " ".join(map(str, task.values()))
 
 
@@ -81,5 +81,5 @@ MapTasks: TypeAlias = Callable[[Study[Any], Any, list[Task], Rng], list[Row]]
 
 
 def run_serially(study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
-    """Return the rows of all tasks, computed one after the other and written nowhere."""
+    """Compute the rows of all tasks one after the other, without writing them."""
     return [{**task, **study.compute_task(config, task, task_source(rng, task))} for task in tasks]

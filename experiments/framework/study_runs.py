@@ -1,13 +1,13 @@
-"""Runs of a study: tasks run in parallel, and rows are written one by one, so that a killed run resumes.
+"""Resumable runs of a study: tasks run in parallel, and each row is written when its task ends.
 
-The folder of a run holds
+The folder of a run contains
 
 - run.json: the study, its configuration, the seed, versions, machine and revision;
-- rows/: a file per finished task, with the same and its row, each written in one step;
+- rows/: a file per finished task, with its row and its provenance, written atomically;
 - tasks/: a folder per long task, with its checkpoint;
-- in the end table.csv, report.md and the figures.
+- at the end table.csv, report.md and the figures.
 
-Rows are written by this process, wherever they are computed. Tasks on a cluster need not see the folder.
+This process writes all rows; workers of a cluster need no access to the folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
 
 
 class ShardDoneError(Exception):
-    """A shard has computed its tasks, and those of others are missing: there is no table yet."""
+    """A shard has computed its tasks, but the table needs the tasks of other shards."""
 
 
 def run_study(
@@ -53,16 +53,16 @@ def run_study(
     resume: bool = True,
     update: Update = silent,
 ) -> tuple[Table, list[Path]]:
-    """Compute what is missing of a study in the folder `out`, and write its table, report and figures.
+    """Compute the missing tasks of a study in the folder `out`, and write table, report and figures.
 
     - `n_jobs`: the number of tasks at a time, with joblib's meaning, on the backend that
       `joblib.parallel_config` selects; None and 1 compute in this process.
-    - `shard`: compute only the tasks of this part, and raise ShardDoneError if those of others are missing.
-    - `merge`: folders of the same run, whose rows are taken over. Without `shard` nothing is computed, and
-      ValueError raised if a task is in none of them.
-    - `resume`: continue a run of the same settings, versions, revision and backend; False deletes its rows.
-    - `update`: called at the start of each stage and after each row, with the share of the stage's missing
-      work that is done, and the number of finished tasks in words.
+    - `shard`: compute only the tasks of this shard, and raise ShardDoneError if tasks of others are missing.
+    - `merge`: folders of the same run, whose rows are copied. Without `shard` nothing is computed, and
+      missing tasks raise ValueError.
+    - `resume`: resume a run of the same settings, versions, revision and backend; False deletes its rows.
+    - `update`: called at the start of each stage and after each row, with the share of the stage's work that
+      is done and a text for the progress bar.
     """
     for name in PACKAGES:
         require(name, user="a study", extra="experiments")
@@ -71,7 +71,7 @@ def run_study(
             raise ValueError("a cluster is selected; expected processes under torchrun")
         folder = RunFolder(out, seed, n_jobs, update, shard, bool(merge) and shard is None, rank, ranks)
         if rank > 0:
-            from_first(None)  # the first process has opened the folder
+            from_first(None)  # wait until the first process has opened the folder
             return study.compute(config, rng(seed), folder.map_tasks), []
         with folder.locked():
             folder.open(study, config, resume)
@@ -85,9 +85,9 @@ def run_study(
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, which keeps the row of each task and finds those that it has already.
+    """The folder of a run, with the rows of its finished tasks.
 
-    Under torchrun all `ranks` compute every task together, and the first, of `rank` 0, writes the rows.
+    Under torchrun all `ranks` processes compute every task together, and `rank` 0 writes the rows.
     """
 
     path: Path
@@ -101,21 +101,23 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other runs out of it for the block: two would write the same files."""
+        """Create the folder, and lock it against other runs inside the block."""
         self.path.mkdir(parents=True, exist_ok=True)
         foreign = [entry for entry in self.path.iterdir() if not entry.name.startswith(".")]
         if foreign and not (self.path / "run.json").exists():
-            raise ValueError(f"{self.path} is not empty and holds no run; expected another folder (--out)")
+            raise ValueError(f"{self.path} is not empty and contains no run; expected another folder (--out)")
         with (self.path / ".lock").open("w", encoding="utf-8") as stream:
             try:
                 lock(stream)
             except BlockingIOError:
-                raise ValueError(f"another run is using {self.path}; choose another folder (--out)") from None
+                raise ValueError(
+                    f"another run is using {self.path}; expected another folder (--out)"
+                ) from None
             yield
 
     def open(self, study: Study[Any], config: Any, resume: bool = True) -> None:
-        """Begin a run in the folder, or resume the one that it holds; ValueError if that is another."""
-        ranks = {"ranks": self.ranks} if self.ranks > 1 else {}  # their number decides what is drawn
+        """Start or resume a run in the folder; ValueError if the folder contains another run."""
+        ranks = {"ranks": self.ranks} if self.ranks > 1 else {}  # perturbations depend on their number
         settings = {**as_json(result_settings(config)), **ranks}
         asked = {"study": study.name, "config": settings, "seed": self.seed, **provenance()}
         file = self.path / "run.json"
@@ -128,14 +130,14 @@ class RunFolder:
         (self.path / "rows").mkdir(exist_ok=True)
 
     def join(self, other: Path) -> None:
-        """Take over the rows of another folder; ValueError if it holds another run."""
+        """Copy the rows of another folder; ValueError if it contains another run."""
         if not (other / "run.json").is_file():
-            raise ValueError(f"merge has {other}, which holds no run; expected folders of runs")
+            raise ValueError(f"merge contains {other}, which contains no run; expected folders of runs")
         _check_same_run(other / "run.json", read_json(self.path / "run.json"))
         join(other, self.path)
 
     def map_tasks(self, study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
-        """Return the rows of all tasks: those in the folder are read, the others computed and written."""
+        """The rows of all tasks, read from the folder, or computed and written to it."""
         files = [self.path / "rows" / f"{k:04d}-{_slug(task)}.json" for k, task in enumerate(tasks)]
         folders = [self.path / "tasks" / file.stem for file in files]
         works = [float(study.work(config, task)) for task in tasks]
@@ -151,23 +153,23 @@ class RunFolder:
 
             todo = [(tasks[k], task_source(rng, tasks[k]), files[k], folders[k]) for k in missing]
             self._compute(study, config, todo, report)
-            from_first(None)  # all rows are written
+            from_first(None)  # wait until all rows are written
         absent = [study.label(task) for task, file in zip(tasks, files, strict=True) if not file.exists()]
         if absent and self.shard is not None:
             raise ShardDoneError(
                 f"shard {self.shard.k} of {self.shard.n} has computed its {len(mine)} of {len(tasks)} tasks "
-                f"{f'of the stage {stage} ' if stage else ''}in {self.path}; continue by --merge with the "
-                "folders of all shards"
+                f"{f'of the stage {stage} ' if stage else ''}in {self.path}; merge the folders of all "
+                "shards with --merge"
             )
         if absent:
             raise ValueError(
-                f"{len(absent)} of {len(tasks)} tasks are in none of the folders, the first of which is "
-                f"{absent[0]}; expected the folders of all shards, of all stages"
+                f"{len(absent)} of {len(tasks)} tasks are missing, the first is {absent[0]}; expected the "
+                "folders of all shards and stages"
             )
         rows = [read_json(file) for file in files]
         for task, row, file in zip(tasks, rows, files, strict=True):
             if row["task"] != as_json(task):
-                raise ValueError(f"{file} is of another task; expected {task}")
+                raise ValueError(f"{file} belongs to another task; expected {task}")
         return [{**task, **row["row"]} for task, row in zip(tasks, rows, strict=True)]
 
     def _compute(
@@ -177,13 +179,15 @@ class RunFolder:
         todo: list[tuple[Task, Rng, Path, Path]],
         report: Callable[[], None],
     ) -> None:
-        """Compute some rows, each of which is written and reported as soon as it is there."""
+        """Compute rows, and write and report each when it is finished."""
         report()
         record = {"seed": self.seed, **provenance()}
         remote, devices = on_cluster(), study.devices(config)
         if remote and devices:
-            raise ValueError(f"devices are {devices}; expected one, as each worker of a cluster has its own")
-        chosen = devices if self.ranks == 1 else devices[:1]  # all processes work on one task
+            raise ValueError(
+                f"devices are {devices}; expected one device, because each cluster worker has its own"
+            )
+        chosen = devices if self.ranks == 1 else devices[:1]  # all processes share a task
         calls = (
             (study, config, task, source, read_files(folder) if remote else folder, record, chosen)
             for task, source, _, folder in todo
@@ -200,19 +204,19 @@ class RunFolder:
 
 
 def _slug(task: Task) -> str:
-    """The part of a file's name that tells a reader which task it is of."""
+    """A readable name of a task for its file."""
     words = "-".join(f"{name}-{value}" for name, value in task.items())
     return re.sub(r"[^A-Za-z0-9.+-]+", "_", words)[:80]
 
 
 def _check_same_run(file: Path, asked: dict[str, Any]) -> None:
-    """Raise ValueError unless a run.json has the settings, versions, revision and backend asked for."""
+    """Raise ValueError unless a run.json has these settings, versions, revision and backend."""
     kept, new = (
         {"study": run["study"], "seed": run["seed"], "ranks": 1, **run["config"], **origin(run)}
         for run in (read_json(file), asked)
     )
     if kept != new:
         raise ValueError(
-            f"{file.parent} holds another run: {differences(kept, new)}; expected the same, or another "
-            "folder (--out), or --resume none to begin anew"
+            f"{file.parent} contains another run: {differences(kept, new)}; expected the same run, another "
+            "folder (--out), or --resume none to start again"
         )

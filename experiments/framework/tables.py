@@ -1,4 +1,4 @@
-"""A table of a report: the same rows on the terminal and in Markdown."""
+"""A table that can be printed on the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A titled table of strings; the first `left` columns are names, the others numbers."""
+    """A table of strings with a title; the first `left` columns are left-aligned."""
 
     title: str
     headings: tuple[str, ...]
@@ -20,7 +20,7 @@ class ReportTable:
     left: int = 1
 
     def table(self) -> Table:
-        """Return the table for a terminal."""
+        """The table for a terminal."""
         table = Table(title=escape(self.title), caption=escape(self.note), caption_justify="left")
         for column, heading in enumerate(self.headings):
             table.add_column(escape(heading), justify="left" if column < self.left else "right")
@@ -29,7 +29,7 @@ class ReportTable:
         return table
 
     def markdown(self) -> str:
-        """Return the table as Markdown."""
+        """The table as Markdown."""
         rule = ["---" if column < self.left else "---:" for column in range(len(self.headings))]
         lines = [f"| {' | '.join(row)} |" for row in (self.headings, rule, *self.rows)]
         return "\n".join([f"## {self.title}", "", *lines, "", *([self.note, ""] if self.note else [])])

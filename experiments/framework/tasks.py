@@ -1,4 +1,4 @@
-"""A task is one unit of work of a study, and gives one row of its table."""
+"""Tasks: the units of work of a study, one per row of its table."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from typing import Any, TypeAlias
 
 from phiball.backends import Rng
 
-Task: TypeAlias = dict[str, Any]  # what names the task: numbers and words
-Row: TypeAlias = dict[str, Any]  # its results: numbers, words and lists of them
+Task: TypeAlias = dict[str, Any]  # identifies the task: numbers and strings
+Row: TypeAlias = dict[str, Any]  # its results: numbers, strings and lists of them
 
 
 def as_json(value: Any) -> Any:
-    """Return `value` as JSON gives it back: tuples are lists, NumPy's numbers are Python's."""
+    """`value` after a round trip through JSON: tuples become lists, NumPy numbers Python numbers."""
     return json.loads(json.dumps(value, default=lambda array: array.tolist()))
 
 
 def task_source(rng: Rng, task: Task) -> Rng:
-    """Return the source of random numbers of a task: it hangs on the seed and on what names the task.
+    """The random numbers of a task, derived from the seed and the task's key.
 
-    So a task draws the same numbers whatever tasks there are beside it, and wherever and in whatever order
-    they are computed.
+    They do not depend on the other tasks, nor on where and in which order tasks are computed.
     """
     return rng.keyed(json.dumps(as_json(task), sort_keys=True))
 
 
 @dataclass(frozen=True)
 class Table:
-    """The results of a study: the rows of its tasks, in their order."""
+    """The results of a study: the rows of its tasks, in order."""
 
     config: Any
     rows: tuple[Row, ...]
@@ -37,12 +36,12 @@ class Table:
 
 @dataclass(frozen=True)
 class TaskDir:
-    """The folder in which a long task keeps checkpoints; None keeps nothing."""
+    """The folder for the checkpoints of a long task; None keeps none."""
 
     path: Path | None = None
 
     def file(self, name: str) -> Path | None:
-        """Return the path of a file in the folder."""
+        """The path of a file in the folder."""
         return None if self.path is None else self.path / name
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, device
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, to_float64
-from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, white_noise
-from phiball.refimpl.distributions.norms import as_norm, norm_name
+from phiball.refimpl import ENTROPIC, Ball, Tilted, Uniform, fgm, pgm, robust_risk, white_noise
+from phiball.refimpl.distributions.norms import norm_name
 from phiball.refimpl.theory import surrogate
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -32,7 +32,7 @@ class AttackSettings:
 
     - `attacks`: of "fgm", "pgm" and "search" (random search, which needs no gradients), and of "apgd-ce",
       "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images with
-      `clip=(0, 1)`, in l2 and linf. None takes all, those of torchattacks only if it is installed.
+      `clip=(0, 1)`, in l2 and linf. None takes all, without torchattacks if it is not installed.
     - `steps`, `restarts`: of "pgm"; the attacks of torchattacks take as many steps.
     - `n_queries`: forward passes of "search" and "square" per point.
     - `n_noise`: uniform points of the ball per data point and radius.
@@ -78,7 +78,7 @@ class ThreatModel:
 
     def ball(self, norm: str, radius: float, *, clip: bool = True) -> Ball:
         """The ball of a norm and a radius, with or without the box."""
-        return Ball(as_norm(norm), radius, self.clip if clip else None, self.feature_scale)
+        return Ball(norm, radius, self.clip if clip else None, self.feature_scale)
 
 
 class MeasureKey(NamedTuple):
@@ -347,7 +347,7 @@ def _risks(
             ENTROPIC,
             n_samples=settings.n_samples,
             rng=rng,
-            proposal=None if slopes is None else Tilted(gradient=problem.gradient),
+            method=Uniform() if slopes is None else Tilted(gradient=problem.gradient),
         )
         at = key._replace(eta=eta)
         assert risk.per_point is not None

@@ -19,7 +19,7 @@ from phiball.experiments.robustness.attack_suite import (
     ThreatModel,
 )
 from phiball.experiments.robustness.models import CLASSIFIER, Model
-from phiball.refimpl import Estimate
+from phiball.refimpl.risk import Estimate
 
 SIGNIFICANT = 2.0  # standard errors by which one error must exceed another
 

@@ -1,8 +1,8 @@
 """Sizes of the coordinates of a ball: each moves on a scale of its own, and one of size 0 not at all.
 
 The ball of a norm with sizes sigma is the image of the plain ball under b -> sigma b, in the coordinates that
-have a size. Everything about it follows by this change of coordinates: the uniform distribution is the image of the
-uniform distribution, a tilt s becomes sigma s, and so does a gradient.
+have a size. Everything about it follows by this change of coordinates: the uniform distribution is the image
+of the uniform distribution, a tilt s becomes sigma s, and so does a gradient.
 """
 
 from __future__ import annotations

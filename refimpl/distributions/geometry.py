@@ -7,7 +7,7 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings, is_half, to_single
 from phiball.refimpl.distributions.feature_scale import FeatureScale
-from phiball.refimpl.distributions.moments import log_mgf, log_volume, second_moment
+from phiball.refimpl.distributions.moments import coordinate_variance, log_mgf, log_volume
 from phiball.refimpl.distributions.norms import (
     check_overflow,
     dual,
@@ -45,7 +45,7 @@ class Geometry:
         return counts.pop()
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
-        """The norm of each v; with `feature_scale` that of v/scale, infinite where v moves what must not move.
+        """The norm of each v, or of v/feature_scale, which is infinite if v moves a fixed coordinate.
 
         Arguments:
         - `v`, batch + event. Returns shape batch.
@@ -83,63 +83,65 @@ class Geometry:
         split(g, event_ndim, "g")
         return g if self.feature_scale is None else g * self.feature_scale.like(g, event_ndim)
 
-    def contains(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
-        """Whether each x lies in the ball around z, up to the rounding of x and z.
+    def contains(self, points: Array, x: Array, *, event_ndim: int = 1) -> Array:
+        """Whether each point lies in the ball around x, up to rounding.
 
         Arguments:
-        - `x`, `z`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
+        - `points`, `x`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
         """
-        kind = getattr(x, "dtype", None)
-        x, z = to_single(x), to_single(z)
-        valid_pair(x, z, event_ndim)
-        xp = array_namespace(x)
+        kind = getattr(points, "dtype", None)
+        points, x = to_single(points), to_single(x)
+        valid_pair(points, x, event_ndim)
+        xp = array_namespace(points)
         eps = float(xp.finfo(kind).eps)
-        d = prod(x.shape[x.ndim - event_ndim :])
-        with ignore_float_warnings():  # what overflows is outside
-            # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
-            size = eps * xp.abs(x) + eps * xp.abs(z)
+        d = prod(points.shape[points.ndim - event_ndim :])
+        with ignore_float_warnings():  # a point that overflows is outside
+            # The coordinates of points and of points - x are rounded once, and each term of the norm.
+            size = eps * xp.abs(points) + eps * xp.abs(x)
             if self.feature_scale is not None:
                 size, _ = self.feature_scale.divide(size, event_ndim)
-            slack = length(flat(size, event_ndim, "x"), self.norm) + eps * self.radius * (8 + d**0.5)
-            moved = self.length(x - z, event_ndim=event_ndim)
+            slack = length(flat(size, event_ndim, "points"), self.norm) + eps * self.radius * (8 + d**0.5)
+            moved = self.length(points - x, event_ndim=event_ndim)
             return xp.isfinite(moved) & (moved <= self.radius + slack)
 
-    def project(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
-        """The point of the ball around z that is nearest to x in the Euclidean distance.
+    def project(self, points: Array, x: Array, *, event_ndim: int = 1) -> Array:
+        """The Euclidean projection of each point onto the ball around x.
 
         Arguments:
-        - `x`, `z`, batch + event: points and centres, which broadcast. The norm is 1, 2 or inf. With `feature_scale`
-          the distance is that of x/scale, and coordinates of size 0 become those of z.
+        - `points`, `x`, batch + event: points and centres, which broadcast. The norm must be 1, 2 or inf.
+          With `feature_scale`, distances are those of points/feature_scale, and coordinates of scale 0 become
+          those of x.
 
-        With `clip` the result is then moved to the nearest point of the box, which keeps it in the ball. For
-        norm inf it is the nearest point of the intersection, for the others a point of it.
+        With `clip` the result is then clipped to the box, which keeps it in the ball. For norm inf this is
+        the projection onto the intersection, for other norms a point of the intersection.
 
         >>> import numpy as np
-        >>> from phiball.refimpl import Ball
+        >>> from phiball import Ball
         >>> print(Ball(1, 1.0).project(np.asarray([2.0, 1.5, -0.2]), np.zeros(3)))
         [0.75 0.25 0.  ]
         """
-        if is_half(x):
-            nearest = self.project(to_single(x), to_single(z), event_ndim=event_ndim)
-            return array_namespace(x).astype(nearest, x.dtype)
-        valid_pair(x, z, event_ndim)
-        xp = array_namespace(x)
+        if is_half(points):
+            nearest = self.project(to_single(points), to_single(x), event_ndim=event_ndim)
+            return array_namespace(points).astype(nearest, points.dtype)
+        valid_pair(points, x, event_ndim)
+        xp = array_namespace(points)
         if self.feature_scale is not None:
-            v, _ = self.feature_scale.divide(x - z, event_ndim)
+            v, _ = self.feature_scale.divide(points - x, event_ndim)
             plain: Any = type(self)
             b = plain(self.norm, self.radius).project(v, xp.zeros_like(v), event_ndim=event_ndim)
             sizes = self.feature_scale.like(b, event_ndim)
-            x = xp.where((b == v) & (sizes > 0), x + 0 * v, z + b * sizes)
-            return x if self.clip is None else xp.clip(x, *self.clip)
+            points = xp.where((b == v) & (sizes > 0), points + 0 * v, x + b * sizes)
+            return points if self.clip is None else xp.clip(points, *self.clip)
         with ignore_float_warnings():
-            moved = x - z
-            v = flat(moved, event_ndim, "x")
+            moved = points - x
+            v = flat(moved, event_ndim, "points")
             size = length(v, self.norm)[..., None]
         if not all_finite(size):
             raise ValueError(
-                f"x - z contains NaN or infinity, or its norm overflows {x.dtype}; expected finite points"
+                f"points - x contains NaN or infinity, or its norm overflows {points.dtype}; expected finite "
+                "points"
             )
-        radius = min(self.radius, float(xp.finfo(x.dtype).max))  # beyond, every point lies inside
+        radius = min(self.radius, float(xp.finfo(points.dtype).max))  # beyond it every point is inside
         if self.norm == inf:
             b = xp.clip(v, -radius, radius)
         elif self.norm == 2:
@@ -148,11 +150,11 @@ class Geometry:
             b = soft_threshold(v, radius, xp=xp)
         else:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which project is exact")
-        # What lies inside is returned as it came, not as z + (x - z).
+        # Points inside are returned unchanged, not as x + (points - x).
         inside = xp.reshape(size <= radius, (*v.shape[:-1], *([1] * event_ndim)))
-        with ignore_float_warnings():  # what overflows is not chosen
-            x = xp.where(inside, x + xp.zeros_like(moved), z + xp.reshape(b, moved.shape))
-        return x if self.clip is None else xp.clip(x, *self.clip)
+        with ignore_float_warnings():  # an overflowing branch is not selected
+            points = xp.where(inside, points + xp.zeros_like(moved), x + xp.reshape(b, moved.shape))
+        return points if self.clip is None else xp.clip(points, *self.clip)
 
     def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
         """The point b of the ball around 0 with the largest g.b, which is radius times the dual norm of g.
@@ -201,10 +203,10 @@ class Geometry:
         """
         v = flat(self._weighed(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
-        moment: Any = second_moment(self.norm, v.shape[-1])
+        moment: Any = coordinate_variance(self.norm, v.shape[-1])
         if self.feature_scale is not None:
             counts = self.feature_scale.moving(tuple(g.shape), event_ndim)
-            moment = [second_moment(self.norm, int(m)) for m in counts]
+            moment = [coordinate_variance(self.norm, int(m)) for m in counts]
             moment = xp.asarray(moment, dtype=g.dtype, device=device(g))
             moment = moment[0] if len(counts) == 1 else xp.reshape(moment, v.shape[:-1])
         check_overflow("radius", self.radius, self.reach, v[..., :0])

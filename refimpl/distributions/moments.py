@@ -246,7 +246,7 @@ def _stirling(n: int) -> float:
     return log(2 * pi / n) / 2 + series
 
 
-def second_moment(p: float, d: int) -> float:
+def coordinate_variance(p: float, d: int) -> float:
     """E[b_1^2] for b uniform on the unit ball of norm p in d dimensions."""
     known = {1.0: 2 / ((d + 1) * (d + 2)), 2.0: 1 / (d + 2), inf: 1 / 3}
     if p in known:

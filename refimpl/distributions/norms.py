@@ -56,15 +56,15 @@ def flat(x: Array, event_ndim: int, name: str) -> Array:
     return array_namespace(x).reshape(x, (*batch, prod(event)))
 
 
-def valid_pair(x: Array, z: Array, event_ndim: int) -> None:
-    """Raise unless x and z hold points of one shape, and their batches broadcast."""
-    _, event = split(x, event_ndim, "x")
-    _, centre = split(z, event_ndim, "z")
-    check_same_array_type("z", z, x, other="x")
-    shape, other = tuple(x.shape), tuple(z.shape)
+def valid_pair(points: Array, x: Array, event_ndim: int) -> None:
+    """Raise unless points and centres x have one event shape, and their batches broadcast."""
+    _, event = split(points, event_ndim, "points")
+    _, centre = split(x, event_ndim, "x")
+    check_same_array_type("x", x, points, other="points")
+    shape, other = tuple(points.shape), tuple(x.shape)
     if event != centre or not (broadcasts(shape, other) or broadcasts(other, shape)):
         raise ValueError(
-            f"x has shape {shape} and z {other}; expected points of one shape, and batches that broadcast"
+            f"points has shape {shape} and x {other}; expected one event shape, and batches that broadcast"
         )
 
 
@@ -93,14 +93,14 @@ def length(v: Array, p: float) -> Array:
     return xp.where(positive, top[..., 0] * root, xp.zeros_like(root))
 
 
-def check_overflow(name: str, value: float, reach: float, z: Array) -> None:
-    """Raise if numbers within `reach` of z, which `name` = `value` gives, leave the range of its dtype."""
-    limits = array_namespace(z).finfo(z.dtype)
+def check_overflow(name: str, value: float, reach: float, x: Array) -> None:
+    """Raise if numbers within `reach` of x, which follows from `name` = `value`, overflow the dtype of x."""
+    limits = array_namespace(x).finfo(x.dtype)
     most = float(limits.max)
-    if reach > float(limits.eps) * most and not reach + (top := largest(z)) <= most:
+    if reach > float(limits.eps) * most and not reach + (top := largest(x)) <= most:
         around = f" around entries of up to {top:.2g}" if top > 0 else ""
         raise ValueError(
-            f"{name} is {value!r}{around}; expected points within the range of {z.dtype}, up to {most:.2g}"
+            f"{name} is {value!r}{around}; expected points within the range of {x.dtype}, up to {most:.2g}"
         )
 
 

@@ -1,8 +1,8 @@
-"""Exact samples of exponentially tilted uniform distributions: density proportional to exp(a.b) on a unit ball.
+"""Exact samples of exponentially tilted distributions: density proportional to exp(a.b) on a unit ball.
 
-For a linear loss g.b and the entropic divergence this is the worst-case distribution itself, with a = rho g/eta. All
-three samplers are exact from a = 0, where the distribution is uniform, to huge a, where it is the point that
-maximises a.b: they work with the distance to that point, in which nothing cancels.
+For a linear loss g.b and the entropic divergence this is the worst-case distribution itself, with a = rho
+g/eta. All three samplers are exact from a = 0, where the distribution is uniform, to huge a, where it is the
+point that maximises a.b: they work with the distance to that point, in which nothing cancels.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> 
     return xp.expand_dims(z, axis=-2) + b, log_ratio(_whole(s, norm, radius, xp=xp), s, b)
 
 
-def valid_tilt(s: Array, z: Array) -> tuple[Array, float]:
-    """`s` without a gradient and its largest |s_j|, or an error unless it is finite and like z."""
+def valid_tilt(s: Array, x: Array) -> tuple[Array, float]:
+    """The tilt `s` without gradient and its largest |s_j|; raise unless it is finite and like x."""
     valid_array("s", s)
-    check_same_array_type("s", s, z, other="z")
-    if tuple(s.shape) != tuple(z.shape) or s.dtype != z.dtype:
+    check_same_array_type("s", s, x, other="x")
+    if tuple(s.shape) != tuple(x.shape) or s.dtype != x.dtype:
         raise ValueError(
-            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of z, "
-            f"{tuple(z.shape)} and {z.dtype}"
+            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of x, "
+            f"{tuple(x.shape)} and {x.dtype}"
         )
     top = largest(s)
     if not isfinite(top):
@@ -114,9 +114,9 @@ def aimed_2(
     """The points and log(nu/q) of norm 2, from numbers that may be overwritten.
 
     The component x along s has density proportional to exp(t x) (1 - x^2)^((d-1)/2), t = radius |s|, as that
-    of a von Mises-Fisher distribution in d + 2 dimensions; `below` (..., n) is 1 - x. Given it, the rest is uniform on
-    a ball of radius sqrt(1 - x^2) in the d - 1 dimensions across, made from normal v (..., n, d) and
-    uniform u (..., n). `whole` (...) is log E exp(s.b); `below` and `whole` are in double precision.
+    of a von Mises-Fisher distribution in d + 2 dimensions; `below` (..., n) is 1 - x. Given it, the rest is
+    uniform on a ball of radius sqrt(1 - x^2) in the d - 1 dimensions across, made from normal v (..., n, d)
+    and uniform u (..., n). `whole` (...) is log E exp(s.b); `below` and `whole` are in double precision.
     """
     xp = array_namespace(z)
     top = xp.max(xp.abs(s), axis=-1, keepdims=True)
@@ -136,8 +136,9 @@ def aimed_2(
 def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
     """1 - x for x of density proportional to exp(t x) (1 - x^2)^((d-1)/2) on [-1, 1], elementwise in t.
 
-    By rejection from the distribution of (1 - (1 + b) w)/(1 - (1 - b) w), w of the Beta((d+1)/2, (d+1)/2) distribution, with
-    Wood's choice of b (1994): at least two thirds of the candidates are kept, whatever t and d are.
+    By rejection from the distribution of (1 - (1 + b) w)/(1 - (1 - b) w), w of the Beta((d+1)/2, (d+1)/2)
+    distribution, with Wood's choice of b (1994): at least two thirds of the candidates are kept, whatever t
+    and d are.
     """
     shape, t = t.shape, xp.reshape(t, (-1,))
     kept, found = _draw_wood(t, d, rng, like, xp=xp)
@@ -212,7 +213,7 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
 
 
 def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
-    """L - abs(a_1): where 1/L + the mean of |b_1| + ... + |b_d| is 1, if all have their candidates' distribution."""
+    """L - abs(a_1) such that 1/L + the mean of |b_1| + ... + |b_d| under the candidates is 1."""
     low = xp.ones_like(top)
     high = xp.full_like(top, size.shape[-1] + 1.0)
     for _ in range(50):

@@ -22,7 +22,8 @@ def uniform(z: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
     elif norm == 2:
         g = rng.normal(shape, like=z)
     else:
-        # |g_j|^p has the Gamma(1/p) distribution, which is Gamma(1 + 1/p) times the p-th power of a uniform number.
+        # |g_j|^p has the Gamma(1/p) distribution, which is Gamma(1 + 1/p) times the p-th power of a uniform
+        # number.
         g = rng.gamma(1 + 1 / norm, shape, like=z)
         g **= 1 / norm
         g *= rng.uniform(shape, like=z, low=-1.0)

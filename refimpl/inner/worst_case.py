@@ -1,4 +1,4 @@
-"""The inner problem: the worst distribution on m points, with a certificate that it is optimal.
+"""The inner problem: the worst-case distribution on m points, with a certificate of optimality.
 
     R(f) = max over gamma in the simplex of  sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i)
          = min over mu of  mu + eta sum p_i phi*((f_i - mu)/eta)
@@ -8,6 +8,7 @@ This is Eq. (expression:R) of the paper's Section 3, with a reference distributi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.budget import solve_budget
 from phiball.refimpl.inner.budget_derivatives import SolvedBudget
-from phiball.refimpl.inner.derivatives import Solved, Triple
+from phiball.refimpl.inner.derivatives import Solved
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.solvers import Solution, solve, solve_by_length, solve_ragged
 from phiball.refimpl.printing import one_line
@@ -82,7 +83,7 @@ def worst_case(
     offsets: Array | list[int] | None = None,
     check: bool = True,
 ) -> WorstCase:
-    r"""Solve the inner problem: the worst-case distribution on given losses, and its value.
+    r"""Find the worst-case distribution on given losses, at a price or within a budget for the divergence.
 
     $$\max_{\gamma \in \Delta_m} \sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i / p_i), \quad
     \text{or} \quad \max_\gamma \sum_i \gamma_i f_i \text{ subject to }
@@ -90,17 +91,15 @@ def worst_case(
 
     Arguments:
     - `losses` (..., m): f, floating-point numbers of any supported library.
-    - `eta`, `budget`: the price, positive, or the budget, nonnegative: exactly one of the two, a number or an
-      array that broadcasts to losses.shape[:-1].
-    - `divergence`: phi, as a `Divergence` or its name: "entropic"/"kl", "quadratic"/"chi2", "absolute"/"tv"
-      or "hinge".
+    - `eta` or `budget`, not both: a number or an array that broadcasts to losses.shape[:-1], positive for eta
+      and nonnegative for a budget.
+    - `divergence`: phi, a `Divergence` or "entropic"/"kl", "quadratic"/"chi2", "absolute"/"tv", "hinge".
     - `p`: the reference distribution, which broadcasts to losses.shape; uniform by default.
-    - `offsets` (n + 1,): with flat losses, row r is losses[offsets[r] : offsets[r + 1]].
+    - `offsets` (n + 1,): for rows of different lengths in flat losses, losses[offsets[r] : offsets[r + 1]].
     - `check`: False skips the test for NaN and infinities in the losses.
 
-    Returns a `WorstCase` with `value`, `mu`, `weights`, `gap` and `eta`. The gap certifies the solution, which
-    is exact to rounding. With torch, all but the gap carry derivatives; other libraries have
-    `worst_case_jvp`. refimpl/INNER.md covers edge cases.
+    Returns a `WorstCase`, exact to rounding, which its `gap` certifies. With torch, all fields but the gap
+    carry derivatives; for other libraries see `worst_case_jvp`. refimpl/INNER.md covers edge cases.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 
@@ -114,7 +113,7 @@ def worst_case(
     if (eta is None) == (budget is None):
         raise TypeError(f"expected exactly one of eta and budget, got {'neither' if eta is None else 'both'}")
     if is_half(losses):
-        solution = worst_case(
+        single = worst_case(
             to_single(losses),
             to_single(eta),
             divergence,
@@ -123,23 +122,39 @@ def worst_case(
             offsets=offsets,
             check=check,
         )
-        return _round_to(solution, losses.dtype)
-    problem = _Price(divergence, check) if budget is None else _Budget(divergence, check)
+        return _round_to(single, losses.dtype)
+    problem: _Problem = (_Price if budget is None else _Budget)(divergence, check)
     setting = eta if budget is None else budget
     if offsets is not None:
         return WorstCase(*_solve_ragged(problem, losses, offsets, setting, p))
     if is_torch(losses) and tracks_derivatives(losses, setting, p):
         solution = differentiable_solve(type(problem), (divergence, check), losses, setting, p)
-        return WorstCase(*solution) if eta is None else WorstCase(*solution, _rows_of(eta, solution[0]))
+        return WorstCase(*(solution if eta is None else (*solution, _rows_of(eta, solution[0]))))
     return WorstCase(*problem.solve(losses, setting, p, validated=False))
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """A problem as `differentiable_solve` takes it: how to validate, solve and differentiate it."""
+    """How to validate, solve and differentiate a problem, as `differentiable_solve` expects.
+
+    The setting is eta or the budget; `solved` is the class with the derivatives.
+    """
 
     divergence: Divergence
     check: bool
+    outputs: ClassVar[int]
+    solved: ClassVar[Any]
+    check_setting: ClassVar[Callable[..., bool]]
+    check_range: ClassVar[Callable[..., None]]
+    valid_setting: ClassVar[Callable[..., Array]]
+
+    def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
+        """The solution for valid arrays."""
+        raise NotImplementedError
+
+    def maximise_ragged(self, f: Array, offsets: Array, setting: Array, p: Array | None) -> Solution:
+        """The solution for valid ragged rows."""
+        raise NotImplementedError
 
     def validate(self, losses: Array, setting: float | Array, p: Array | None) -> None:
         valid_losses(losses)
@@ -150,7 +165,7 @@ class _Problem:
     def solve(
         self, losses: Array, setting: float | Array, p: Array | None, *, validated: bool = True
     ) -> Solution:
-        """The solution; unless `validated`, the types and shapes are checked, and the setting is appended."""
+        """The solution; unless `validated`, types and shapes are checked, and a price is appended."""
         # The functions of a divergence without a family expect the library of the losses.
         (f, setting, p), back = kernel_memory(losses, setting, p, convert=self.divergence.family is not None)
         if validated:
@@ -162,68 +177,55 @@ class _Problem:
             check_p(p, f)
         return back((*self.maximise(f, setting, p), setting)[:5])
 
+    def jvp(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]) -> Any:
+        return self.solved(self.divergence, *inputs, *outputs).jvp(*tangents)
+
+    def vjp(
+        self,
+        inputs: tuple[Array, ...],
+        outputs: tuple[Array, ...],
+        factors: tuple[Array, ...],
+        wanted: list[bool],
+    ) -> Any:
+        return self.solved(self.divergence, *inputs, *outputs).vjp(*factors, wanted)
+
 
 class _Price(_Problem):
-    outputs: ClassVar[int] = 4
+    outputs = 4
+    solved = Solved
     check_setting = staticmethod(check_eta)
     check_range = staticmethod(check_eta_range)
     valid_setting = staticmethod(valid_eta)
 
-    def maximise(self, f: Array, eta: Array, p: Array | None) -> Solution:
-        if p is not None:
-            with ignore_float_warnings():  # overflow is rejected below as an invalid distribution
-                p = array_namespace(f).astype(p, f.dtype, copy=False)
-        return solve(f, eta, p, self.divergence, self.check)
+    def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
+        return solve(f, setting, _cast_p(p, f), self.divergence, self.check)
 
-    def maximise_ragged(self, f: Array, offsets: Array, eta: Array, p: Array | None) -> Solution:
-        if p is not None:
-            with ignore_float_warnings():  # overflow is rejected below as an invalid distribution
-                p = array_namespace(f).astype(p, f.dtype, copy=False)
-        return solve_ragged(f, offsets, eta, p, self.divergence, self.check)
-
-    def jvp(
-        self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]
-    ) -> Solution:
-        return Solved(self.divergence, *inputs, *outputs).jvp(*tangents)
-
-    def vjp(
-        self,
-        inputs: tuple[Array, ...],
-        outputs: tuple[Array, ...],
-        factors: tuple[Array, ...],
-        wanted: list[bool],
-    ) -> Triple:
-        return Solved(self.divergence, *inputs, *outputs).vjp(*factors, wanted=wanted)
+    def maximise_ragged(self, f: Array, offsets: Array, setting: Array, p: Array | None) -> Solution:
+        return solve_ragged(f, offsets, setting, _cast_p(p, f), self.divergence, self.check)
 
 
 class _Budget(_Problem):
-    outputs: ClassVar[int] = 5
+    outputs = 5
+    solved = SolvedBudget
     check_setting = staticmethod(check_budget)
     check_range = staticmethod(check_budget_range)
     valid_setting = staticmethod(valid_budget)
 
-    def maximise(self, f: Array, budget: Array, p: Array | None) -> Solution:
+    def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
         p = valid_p(p, f)
         if self.check and p is not None:
             valid_finite("losses", f)  # also where p is zero
-        return solve_budget(f, budget, p, self.divergence, self.check)
+        return solve_budget(f, setting, p, self.divergence, self.check)
 
-    def maximise_ragged(self, f: Array, offsets: Array, budget: Array, p: Array | None) -> Solution:
-        return solve_by_length(self.maximise, f, offsets, budget, p)
+    def maximise_ragged(self, f: Array, offsets: Array, setting: Array, p: Array | None) -> Solution:
+        return solve_by_length(self.maximise, f, offsets, setting, p)
 
-    def jvp(
-        self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]
-    ) -> Solution:
-        return SolvedBudget(self.divergence, *inputs, *outputs).jvp(*tangents)
 
-    def vjp(
-        self,
-        inputs: tuple[Array, ...],
-        outputs: tuple[Array, ...],
-        factors: tuple[Array, ...],
-        wanted: list[bool],
-    ) -> Triple:
-        return SolvedBudget(self.divergence, *inputs, *outputs).vjp(*factors, wanted=wanted)
+def _cast_p(p: Array | None, f: Array) -> Array | None:
+    if p is None:
+        return None
+    with ignore_float_warnings():  # `solve` rejects overflow as an invalid distribution
+        return array_namespace(f).astype(p, f.dtype, copy=False)
 
 
 def _rows_of(eta: float | Array, value: Array) -> Array:
@@ -235,12 +237,12 @@ def _rows_of(eta: float | Array, value: Array) -> Array:
 
 
 def _solve_ragged(
-    problem: _Price | _Budget, losses: Array, offsets: Array, setting: float | Array, p: Array | None
+    problem: _Problem, losses: Array, offsets: Array, setting: float | Array, p: Array | None
 ) -> Solution:
     valid_array("losses", losses)
     if losses.ndim != 1 or losses.shape[0] == 0:
         raise ValueError(
-            f"losses has shape {tuple(losses.shape)}; expected a flat array of at least one loss with offsets"
+            f"losses has shape {tuple(losses.shape)}; with offsets, expected a nonempty flat array"
         )
     offsets = _valid_offsets(offsets, losses)
     setting = problem.valid_setting(setting, losses, (offsets.shape[0] - 1,), rows="(len(offsets) - 1,)")
@@ -248,12 +250,14 @@ def _solve_ragged(
         valid_array("p", p)
         check_same_array_type("p", p, losses)
         if p.shape != losses.shape:
-            raise ValueError(f"p has shape {tuple(p.shape)}; expected that of losses, {tuple(losses.shape)}")
+            raise ValueError(
+                f"p has shape {tuple(p.shape)}; expected the shape of losses, {tuple(losses.shape)}"
+            )
     if tracks_derivatives(losses, setting, p):
+        rule = type(problem), (problem.divergence, problem.check)
 
         def solve_rows(f: Array, setting: Array, p: Array | None) -> Solution:
-            solution = differentiable_solve(type(problem), (problem.divergence, problem.check), f, setting, p)
-            return (*solution, setting)[:5]
+            return (*differentiable_solve(*rule, f, setting, p), setting)[:5]
 
         return solve_by_length(solve_rows, losses, offsets, setting, p)
     f, setting, p = detach(losses), detach(setting), detach(p)
@@ -267,16 +271,14 @@ def _valid_offsets(offsets: Array, losses: Array) -> Array:
         offsets = xp.asarray(offsets, device=device(losses))
     if not is_array_api_obj(offsets):
         raise TypeError(
-            f"offsets is of type {type(offsets).__name__}; expected a list of integers, or an array of the "
+            f"offsets is of type {type(offsets).__name__}; expected a list of integers, or an array from the "
             "library of the losses"
         )
     check_same_array_type("offsets", offsets, losses)
     if not xp.isdtype(offsets.dtype, "integral"):
         raise TypeError(f"offsets has dtype {offsets.dtype}; expected integers")
     if offsets.ndim != 1 or offsets.shape[0] < 2:
-        raise ValueError(
-            f"offsets has shape {tuple(offsets.shape)}; expected (n + 1,) for n rows, at least one"
-        )
+        raise ValueError(f"offsets has shape {tuple(offsets.shape)}; expected (n + 1,) for n >= 1 rows")
     first, last = int(offsets[0]), int(offsets[-1])
     if (first, last) != (0, losses.shape[0]):
         raise ValueError(
@@ -287,19 +289,19 @@ def _valid_offsets(offsets: Array, losses: Array) -> Array:
         row = int(xp.argmin(offsets[1:] - offsets[:-1]))
         raise ValueError(
             f"offsets goes from {int(offsets[row])} to {int(offsets[row + 1])} at row {row}; expected at "
-            "least one loss a row"
+            "least one loss per row"
         )
     return offsets
 
 
 def _round_to(solution: WorstCase, dtype: Any) -> WorstCase:
-    """A solution in single precision rounded to half, with the rounding of its value in its gap."""
+    """Round a solution to half precision, and add the rounding of the value to the gap."""
     numbers = {field.name: getattr(solution, field.name) for field in fields(solution)}
     value = numbers["value"]
     rounded = _cast(value, dtype)
     xp = array_namespace(value)
     error = xp.abs(detach(xp.astype(rounded, value.dtype)) - detach(value))
-    # The factor and the smallest float16 outweigh the rounding of the gap itself.
+    # The factor and the smallest float16 cover the rounding of the gap itself.
     numbers["gap"] = (numbers["gap"] + error) * (1 + 2**-7) + 2**-24
     return WorstCase(**{name: _cast(x, dtype) for name, x in numbers.items()})
 

@@ -1,4 +1,4 @@
-"""Linear models: their risk without sampling, and its minimum with a certificate."""
+"""Linear models: risks without sampling, and fits with a certificate of optimality."""
 
 from phiball.refimpl.linear.fit import LinearModel, fit_linear_model
 from phiball.refimpl.linear.losses import (

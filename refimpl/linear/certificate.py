@@ -1,4 +1,4 @@
-"""A bound below the objective of a linear model, for every model: what certifies that a fit is optimal."""
+"""A lower bound on the objective over all linear models, which certifies that a fit is optimal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from phiball.refimpl.linear.multinomial_objective import MultinomialObjective
 from phiball.refimpl.linear.problem import LinearProblem
 
 Objective = LinearObjective | MultinomialObjective
-_FLAT = 1e-15  # a slope in the intercept that is all rounding
+_FLAT = 1e-15  # a slope in the intercept below rounding
 
 
 def lower_bound(objective: Objective, params: Array, point: Evaluation, problem: LinearProblem) -> float:
-    """A number that F does not fall below, for any coefficients and intercept; -inf without a ridge.
+    """A lower bound on F over all coefficients and intercepts; -inf without a ridge.
 
-    The loss part L of F is convex. Planes that touch it at (theta, c_j), mixed with weights a_j so that their
-    slopes in the intercept cancel, lie below it: L(theta', c') >= A + h.(theta' - theta), whatever c' is.
-    With the ridge the minimum over theta' is A - h.theta - |h|^2/(2 lambda).
+    The loss part L of F is convex. Tangent planes at (theta, c_j), averaged with weights a_j so that their
+    slopes in the intercept cancel, lie below it: L(theta', c') >= A + h.(theta' - theta) for every c'. With
+    the ridge the minimum over theta' is A - h.theta - |h|^2/(2 lambda).
     """
     if problem.ridge == 0:
         return -inf
@@ -37,7 +37,7 @@ def lower_bound(objective: Objective, params: Array, point: Evaluation, problem:
         rest = point.gradient[:coefficients]
         return point.value - float(rest @ rest) / (2 * problem.ridge)
     width = 4 * largest / max(point.curvature, 1e-300)
-    # Where F hardly bends in the intercept, as at a quantile between two examples, that says nothing.
+    # F may have almost no curvature in the intercept, as at a quantile between two examples.
     width = (width if width < 1 else 1e-8) + 1e-13 * (1 + float(xp.max(xp.abs(params[coefficients:]))))
     for _ in range(30):
         planes = []
@@ -58,17 +58,17 @@ def lower_bound(objective: Objective, params: Array, point: Evaluation, problem:
 
 
 def _intercepts(objective: Objective, params: Array, problem: LinearProblem) -> int:
-    """How many entries of `params` the ridge does not charge."""
+    """The number of entries of `params` that the ridge does not penalize."""
     if not problem.intercept:
         return 0
     return objective.classes if isinstance(objective, MultinomialObjective) else 1
 
 
 def _solve(rows: list[list[float]], like: Array) -> list[float] | None:
-    """Weights for which the rows, times them, are 0, and the last one 1; None where there are none."""
+    """Weights whose product with the rows is 0, and 1 with the last row; None if there are none."""
     xp = array_namespace(like)
     made = {"dtype": like.dtype, "device": device(like)}
-    # Slopes are tiny: rescaled, so that the system is well conditioned.
+    # Slopes are tiny; rescale them to condition the system.
     top = max(abs(v) for row in rows[:-1] for v in row)
     if not top > 0:
         return [1 / len(rows)] * len(rows)
@@ -99,6 +99,6 @@ def _mixed(
         shift = float(found.gradient[coefficients:] @ at[coefficients:])
         height += a * (loss - shift)
         slope = slope + a * h
-    # L >= height + slope.(theta' - theta); with theta' = -slope/ridge the sum with the ridge is least.
+    # L >= height + slope.(theta' - theta); with the ridge the minimum is at theta' = -slope/ridge.
     total = slope + ridge * theta
     return height + ridge / 2 * square - float(total @ total) / (2 * ridge)

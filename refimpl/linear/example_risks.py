@@ -1,11 +1,11 @@
-"""The risk of single examples, and its first two derivatives, on given nodes.
+"""The risk of each example on given nodes, with its first two derivatives.
 
-An example with the prediction m is moved to m + o_j with probability p_j. Its risk is R = sum gamma_j f_j
-minus the cost of gamma, f_j = loss(m + o_j). By Danskin's theorem dR = sum gamma_j f_j' d(m + o_j), and
+An example with prediction m moves to m + o_j with probability p_j. Its risk is R = sum gamma_j f_j minus the
+cost of gamma, where f_j = loss(m + o_j). By Danskin's theorem dR = sum gamma_j f_j' d(m + o_j), and
 
     d2R = sum (gamma_j f_j'' + q_j f_j'^2/eta) d(m + o_j)^2 - (sum q_j f_j' d(m + o_j))^2/(eta sum q_j),
 
-q_j = p_j phi*''((f_j - mu)/eta): how the worst case moves with the losses.
+where q_j = p_j phi*''((f_j - mu)/eta) says how the worst case moves with the losses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phiball.refimpl.printing import one_line
 
 _STEPS = 60
 _MET = 1e-13
-_ATOM = 1e6  # how much larger its second derivative is than that of all others: the limit, to six digits
+_ATOM = 1e6  # cap on the second derivative of an atom over the sum of the others: the limit, to six digits
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ExampleRisks:
     """The risks of k examples on K nodes.
 
     - `value` (k,): R.
-    - `pull` (k, K): gamma_j f_j', the derivative in m + o_j.
+    - `pull` (k, K): gamma_j f_j', the derivative with respect to m + o_j.
     - `bend` (k, K), `turn` (k, K): the second derivative is diag(bend) - turn turn^T.
     """
 
@@ -50,11 +50,11 @@ def example_risks(
     *,
     rounding: float = 0.0,
 ) -> ExampleRisks:
-    """The risks of examples at moved predictions z (k, K), with labels y (k,) and probabilities p.
+    """The risks of examples with predictions z (k, K) at the nodes, labels y (k,) and probabilities p.
 
-    eta = 0 is the maximum, rounded from below by the entropic divergence at the price `rounding`.
+    eta = 0 is the maximum, smoothed from below by the entropic divergence with eta = `rounding`.
     """
-    with ignore_float_warnings():  # a step that is too long overflows, and is halved
+    with ignore_float_warnings():  # a step that overflows is halved by the line search
         return _example_risks(loss, z, y, p, eta, divergence, rounding)
 
 
@@ -84,7 +84,7 @@ def _example_risks(
 
 
 def _solve(f: Array, eta: float, divergence: Divergence, p: Array) -> tuple[Array, Array, Array]:
-    """(values (k,), gamma, p phi*''), of inner problems with losses f (k, K)."""
+    """(values (k,), gamma, p phi*'') of the inner problems with losses f (k, K)."""
     k = divergence.parameter
     if divergence.family == "cressie_read" and k is not None and k < 1:
         return _power_below_one(f, eta, k, p)
@@ -98,17 +98,17 @@ def _solve(f: Array, eta: float, divergence: Divergence, p: Array) -> tuple[Arra
 def _power_below_one(f: Array, eta: float, k: float, p: Array) -> tuple[Array, Array, Array]:
     """The same for Cressie-Read of order k < 1: ratios are x = y^(1/a), y = Y + a (f - max f)/eta, a = k - 1.
 
-    Y is such that E x = 1. (E x)^a is concave in Y, and almost straight: Newton's method climbs to Y from
-    where the ratio of the mean loss, or that of the largest, is one. Ends have the mass 1e-20, and a worst
-    case with an atom there has ratios of that size, which the steps must not mind.
+    Y is determined by E x = 1. (E x)^a is concave and almost linear in Y: Newton's method increases to Y from
+    the point where the ratio of the mean loss, or of the largest, is one. The end nodes have mass 1e-20, and
+    an atom there has a ratio of about 1e20, which the steps must tolerate.
     """
     xp, a = array_namespace(f), k - 1
     top = xp.max(f, axis=1, keepdims=True)
     u = a / eta * (f - top)
     mean, at_top = (xp.sum(v, axis=1, keepdims=True) for v in (p * u, xp.where(u == 0, p, xp.zeros_like(f))))
-    # T = Y - 1 has the digits where Y is near 1, as for a large eta, and Y where it is small.
+    # T = Y - 1 is accurate if Y is near 1, as for a large eta, and Y if it is small.
     Y, T = xp.maximum(1 - mean, at_top**-a), xp.maximum(-mean, xp.expm1(-a * xp.log(at_top)))
-    tiny, rows = _MET * xp.max(u, axis=1), Ellipsis  # those that are not done: first all of them
+    tiny, rows = _MET * xp.max(u, axis=1), Ellipsis  # rows that have not converged: first all of them
     for _ in range(_STEPS):
         _, x, bend, surplus = _ratios(Y[rows], T[rows], u[rows], p if p.ndim == 1 else p[rows], a)
         step = (1 + surplus) * xp.expm1(-a * xp.log1p(surplus)) / xp.sum(bend, axis=1, keepdims=True)
@@ -119,7 +119,7 @@ def _power_below_one(f: Array, eta: float, k: float, p: Array) -> tuple[Array, A
         if not bool(xp.any(rows)):
             break
     log_x, x, bend, surplus = _ratios(Y, T, u, p, a)
-    # The second derivative of an atom is so large that differences of moments would lose all others.
+    # Uncapped, the second derivative of an atom would cancel all others in differences of moments.
     others = xp.where(u == 0, xp.zeros_like(bend), bend)
     bend = xp.minimum(bend, _ATOM * xp.sum(others, axis=1, keepdims=True))
     conj = log_x if k == 0 else xp.expm1(k * log_x) / k

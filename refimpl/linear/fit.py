@@ -1,4 +1,4 @@
-"""Robust linear models: the minimum of the objective, with a certificate of optimality."""
+"""Fits of robust linear models, with a certificate of optimality."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
 _ROUNDING = 2e-15
-_LARGE = 1e100  # of the data: products of squares are finite
-_WIDTHS = tuple(10.0 ** (-k / 2) for k in range(17))  # of rounded kinks, each solution the start of the next
+_LARGE = 1e100  # largest entry of the data: products of squares stay finite
+_WIDTHS = tuple(10.0 ** (-k / 2) for k in range(17))  # of smoothed kinks; each solution starts the next
 
 
 @dataclass(frozen=True)
 class LinearModel:
-    """A fitted linear model, with what is known of its optimality.
+    """A fitted linear model, with a bound on its suboptimality.
 
     - `coef`: (d,), or (C, d) for the multinomial loss. `intercept`: (), or (C,); 0 without one.
     - `value`: F at the solution.
     - `gap`: a bound on F minus its minimum, from a dual point: tangent planes at intercepts on all sides of
-      the solution, mixed so that the intercept drops out, lie below the loss for every model, and with the
-      ridge have a minimum in closed form. It is infinite without a ridge. It is a bound up to rounding and
-      `error`, which is that of the integrals.
-    - `gradient`: the largest entry of the gradient of F; of the rounded F, for a loss with a kink.
+      the solution, averaged so that the intercept cancels, lie below the loss for every model, and with the
+      ridge they have a minimum in closed form. It is infinite without a ridge. It holds up to rounding and
+      the `error` of the integrals.
+    - `gradient`: the largest entry of the gradient of F; of the smoothed F for a loss with a kink.
     - `error`: as in `LinearRisk`.
     - `n_nodes`: as in `LinearRisk`.
-    - `iterations`: of the solver. `converged`: whether `gradient` is at most the tolerance.
+    - `iterations`: of the solver. `converged`: whether `gradient` is at most `tol`.
     """
 
     coef: Array
@@ -58,26 +58,26 @@ def fit_linear_model(
     start: LinearModel | None = None,
     max_iter: int = 500,
 ) -> LinearModel:
-    """Fit a robust linear model: the minimum of a convex objective, with a bound on what is left.
+    """Fit a robust linear model by minimizing a convex objective, with a bound on the suboptimality.
 
     Arguments:
     - `problem`: a `LinearProblem`.
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `tol`: on the largest entry of the gradient.
-    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to one plus its size.
-    - `n_points`: the number of Sobol points, where they are needed.
+    - `tol`: the largest entry of the gradient at which to stop.
+    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to 1 + abs(value).
+    - `n_points`: the number of Sobol points, if they are needed.
     - `start`: the solution of a similar problem.
-    - `max_iter`: of the solver, in all.
+    - `max_iter`: the total number of solver iterations.
 
     Returns `coef`, `intercept`, `value`, `gap` (a bound on the value minus the minimum), and more.
 
-    A loss with a kink (absolute, quantile, hinge) is rounded from below, over a width that falls from 1 to
-    1e-8, and the gap counts what the rounding takes away; where the ball is not a point, the integral over it
-    is smooth. A CVaR, absolute or hinge divergence over the examples leaves kinks: there the solver may stop
-    early, and the gap says how early.
+    A loss with a kink (absolute, quantile, hinge) is smoothed from below, over a width that decreases from 1
+    to 1e-8; the gap includes the smoothing error. The integral over a ball of positive radius is smooth. A
+    CVaR, absolute or hinge divergence over the examples has kinks: there the solver may stop early, as the
+    gap then shows.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball
+    >>> from phiball import Ball
     >>> from phiball.linear import LinearProblem, fit_linear_model
     >>> X, y = np.array([[0.0], [1.0], [2.0], [4.0]]), np.array([0.0, 1.0, 2.0, 3.0])
     >>> model = fit_linear_model(LinearProblem("squared", Ball(2, 0.5), eta=0.1, ridge=0.01), X, y)
@@ -98,7 +98,7 @@ def fit_linear_model(
         largest = float(xp.max(xp.abs(values)))
         if largest > _LARGE:
             raise ValueError(
-                f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: scale it"
+                f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: rescale it"
             )
     size = data.outputs * (data.X.shape[1] + int(problem.intercept))
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
@@ -122,7 +122,7 @@ def fit_linear_model(
     value = data.objective(problem, n_nodes)(params).value if rounding else point.value
     still = objective.at_rest(params)
     at_rest = point if still is objective else still(params)
-    # Never 0: both numbers are rounded.
+    # Never 0, as both numbers are rounded.
     gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
     coef, intercept = data.shape(params, problem)
     largest = float(xp.max(xp.abs(point.gradient)))
@@ -130,9 +130,9 @@ def fit_linear_model(
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:
-    """Over which widths kinks are rounded, one after the other; 0 where there are none."""
+    """The widths over which kinks are smoothed, in order; 0 if there are none."""
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
     maximum = problem.eta == 0 and problem.ball.radius > 0
     outer = problem.reweighting
-    tail = outer is not None and outer.divergence.family == "indicator"
+    tail = outer is not None and outer.phi.family == "indicator"
     return _WIDTHS if kinked or maximum or tail else (0.0,)

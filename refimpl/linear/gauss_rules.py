@@ -1,8 +1,8 @@
-"""Nodes and probabilities for theta.b, where b is uniform on a Euclidean ball: one dimension is enough.
+"""Quadrature rules for theta.b with b uniform on a Euclidean ball, a one-dimensional distribution.
 
 For b uniform on the unit ball of R^d, theta.b = |theta| t with t of density proportional to
-(1 - t^2)^((d-1)/2) on [-1, 1]. Integrals of smooth functions of t are taken by the Gauss rule of this weight;
-those with kinks by pieces, each by Gauss-Legendre in u = arcsin t, whose density cos(u)^d is smooth.
+(1 - t^2)^((d-1)/2) on [-1, 1]. Smooth functions of t are integrated by the Gauss rule of this weight.
+Functions with kinks are integrated by pieces, by Gauss-Legendre rules in u = arcsin t of density cos(u)^d.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, device
 
-_END = 1e-20  # the mass of a node at each end, where a worst case may have an atom
-_DEVIATIONS = (2.0, 6.0)  # of t: the distribution of a large dimension is narrow, and needs pieces of its own
+_END = 1e-20  # mass of a node at each end, where a worst case may have an atom
+_DEVIATIONS = (2.0, 6.0)  # standard deviations of t: in high dimension its narrow peak gets separate pieces
 
 
 def gauss_rule(n_nodes: int, d: int, like: Array, *, ends: bool = False) -> tuple[Array, Array]:
-    """(t, p), both (K,): the Gauss rule with so many nodes for the distribution of t in dimension d.
+    """The Gauss rule (t, p), both (K,), with `n_nodes` nodes for the distribution of t in dimension d.
 
-    - `ends`: True adds t = -1 and 1, with a mass of 1e-20.
+    - `ends`: whether to add t = -1 and 1, with mass 1e-20.
 
     >>> import numpy as np
     >>> from phiball.refimpl.linear.gauss_rules import gauss_rule
@@ -37,7 +37,7 @@ def gauss_rule(n_nodes: int, d: int, like: Array, *, ends: bool = False) -> tupl
         rows[j][j - 1] = rows[j - 1][j] = b[j - 1]
     t = xp.linalg.eigvalsh(xp.asarray(rows, **made))
     t = (t - xp.flip(t)) / 2
-    # Christoffel's numbers, which keep the relative precision of tiny probabilities, as eigenvectors do not.
+    # Christoffel numbers: unlike eigenvectors, they give tiny probabilities to full relative precision.
     before, now = xp.zeros_like(t), xp.ones_like(t)
     total = xp.ones_like(t)
     for j in range(1, n_nodes):
@@ -49,9 +49,9 @@ def gauss_rule(n_nodes: int, d: int, like: Array, *, ends: bool = False) -> tupl
 
 
 def piecewise_rule(cuts: Array, n_nodes: int, d: int, *, ends: bool = False) -> tuple[Array, Array]:
-    """(t, p), both (n, K): rules for the distribution of t in dimension d, with so many nodes between two cuts.
+    """Rules (t, p), both (n, K), for the distribution of t in dimension d, with `n_nodes` nodes between cuts.
 
-    - `cuts` (n, s): where each row is cut, in [-1, 1] or outside of it.
+    - `cuts` (n, s): the cuts of each row; those outside [-1, 1] have no effect.
     - `ends`: as in `gauss_rule`.
 
     >>> import numpy as np
@@ -85,7 +85,7 @@ def _finish(t: Array, p: Array, ends: bool) -> tuple[Array, Array]:
 
 
 def upper_quantile(alpha: float, d: int, like: Array) -> float:
-    """The t that a share `alpha` of the distribution in dimension d lies above.
+    """The t above which lies a share `alpha` of the distribution in dimension d.
 
     >>> import numpy as np
     >>> from phiball.refimpl.linear.gauss_rules import upper_quantile

@@ -1,4 +1,4 @@
-"""The loss of examples along t, convex on [-1, 1]: where it is least, and where it crosses a level."""
+"""The loss of examples along a line, convex in t on [-1, 1]: its minimum, and where it crosses a level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MET = 1e-14
 
 @dataclass(frozen=True)
 class LineLoss:
-    """The losses of examples with predictions m (k,) and labels y (k,), as functions of t: at m + r t."""
+    """The losses of examples with predictions m + r t and labels y (k,), as functions of t."""
 
     loss: LinearLoss
     m: Array
@@ -23,13 +23,13 @@ class LineLoss:
     __repr__ = one_line
 
     def __call__(self, t: Array) -> Jet:
-        """The loss, and its derivatives in the prediction, at t, (k,) or (k, K)."""
+        """The loss at t, (k,) or (k, K), and its derivatives with respect to the prediction."""
         if t.ndim == 1:
             return self.loss.jet(self.m + self.r * t, self.y)
         return self.loss.jet(self.m[:, None] + self.r * t, self.y[:, None])
 
     def lowest(self) -> Array:
-        """The t (k,) at which the loss is least."""
+        """The t (k,) that minimizes the loss."""
         xp = array_namespace(self.m)
         high = xp.ones_like(self.m)
         low, t = -high, xp.zeros_like(high)
@@ -37,7 +37,7 @@ class LineLoss:
             _, slope, bend = self(t)
             low, high = xp.where(slope < 0, t, low), xp.where(slope < 0, high, t)
             step = -slope / (self.r * xp.where(bend > 0, bend, xp.ones_like(bend)))
-            # At the zero itself the interval is closed, or it would be halved without need.
+            # Close the interval at a zero of the slope, which bisection would only halve.
             found = (bend > 0) & (xp.abs(step) <= _MET)
             low, high = xp.where(found, t, low), xp.where(found, t, high)
             if bool(xp.all(high - low <= _MET)):
@@ -50,9 +50,9 @@ class LineLoss:
     def crossing(self, level: Array, side: Array, bottom: Array, start: Array) -> Array:
         """The tau (k,) in [bottom, 1] beyond which the loss at t = side tau is above `level`.
 
-        It rises there, so that Newton's method comes from above, because the loss is convex; bisection helps
-        where that is slow. 1 where the loss stays below the level, and `bottom` where it is above throughout.
-        `start` (k,) is a guess, or `bottom`.
+        It is 1 if the loss stays below the level, and `bottom` if it is above throughout. `start` (k,) is a
+        guess, or `bottom`. The loss increases there and is convex, so that Newton's method converges from
+        above; bisection takes over if it is slow.
         """
         xp = array_namespace(self.m)
         one = xp.ones_like(self.m)
@@ -63,7 +63,7 @@ class LineLoss:
             over, rate = f - level, self.r * side * slope
             low, high = xp.where(over > 0, low, tau), xp.where(over > 0, tau, high)
             new = tau - over / xp.where(rate > 0, rate, one)
-            # Where the loss is flat it is above the level throughout, or the middle comes nearer.
+            # If the loss is flat: above the level, it is above throughout; below it, bisect.
             flat = xp.where(over > 0, low, (low + high) / 2)
             new = xp.where(rate > 0, xp.minimum(xp.maximum(new, low), high), flat)
             moved = xp.abs(new - tau)
@@ -74,7 +74,7 @@ class LineLoss:
         return tau
 
     def shifted(self, tau: Array, change: Array, side: Array, bottom: Array) -> Array:
-        """The crossing tau (k,) after a small change (k,) of its level, to first order."""
+        """The crossing tau (k,) after a small `change` (k,) of its level, to first order."""
         xp = array_namespace(tau)
         rate = self.r * side * self(side * tau)[1]
         moves = (rate > 0) & (tau > bottom) & (tau < 1)

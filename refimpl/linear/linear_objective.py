@@ -1,7 +1,7 @@
-"""The objective of models with one prediction, theta.x + c, and its derivatives.
+"""The objective of models with a scalar prediction, theta.x + c, and its derivatives.
 
-On a Euclidean ball theta.b = r t with r = rho |theta|. The risk of an example is R(m, r), a convex function
-of m = theta.x + c and of r, which does not fall in r: the distribution of t is symmetric. So F is convex.
+On a Euclidean ball theta.b = r t with r = rho |theta|. The risk of an example is R(m, r), convex in
+m = theta.x + c and r, and nondecreasing in r because the distribution of t is symmetric. So F is convex.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from phiball.refimpl.linear.quadrature_rules import QuadratureRules
 from phiball.refimpl.linear.tail_quadrature import TailQuadrature, has_tails
 from phiball.refimpl.printing import one_line
 
-_CHUNK = 1 << 16  # losses that are held at a time: they stay in the cache
+_CHUNK = 1 << 16  # losses in memory at a time: they stay in the cache
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The objective at some parameters: coefficients, then intercepts, in one vector.
+    """The objective and its derivatives at a vector of coefficients and intercepts.
 
     - `value`: F, with the ridge.
     - `gradient` (P,): of F.
     - `values` (n,), `weights` (n,): the risk of each example, and its weight in F.
-    - `curvature`: the second derivative of F in an intercept, or its size.
-    - `inverse`: a function that applies the inverse of the second derivative, or of a matrix in its place;
-      `damping` is added to its diagonal, as a multiple of its size.
+    - `curvature`: the second derivative of F in an intercept, or its order of magnitude.
+    - `inverse`: a function that applies the inverse of the Hessian, or of an approximation of it; `damping`
+      is added to its diagonal, relative to its size.
     """
 
     value: float
@@ -45,10 +45,10 @@ class Evaluation:
 
 
 class LinearObjective:
-    """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on so many nodes.
+    """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on `n_nodes` nodes.
 
-    Where Sobol points are needed, there are `n_points` of them, scrambled by `seed`. `rounding` rounds what
-    has a kink from below: the loss, the maximum (eta = 0) and the CVaR over examples.
+    If Sobol points are needed, there are `n_points` of them, scrambled by `seed`. `rounding` smooths kinks
+    from below: of the loss, of the maximum (eta = 0) and of the CVaR over examples.
     """
 
     max_nodes = 512
@@ -73,18 +73,16 @@ class LinearObjective:
         self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
         self.radii = problem.radii(X)
         moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
-        # The distribution of theta.b is known in the norm 2 and for one moving feature; for eta = 0 its end is enough.
+        # The distribution of theta.b is known in norm 2 or for one moving feature; eta = 0 needs its ends.
         known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
         self.sobol: Array | None = None if known else sobol_points(problem, self.radii, n_points, seed)
         integrates = moving > 0 and problem.eta > 0 and self.sobol is None
-        make = TailQuadrature if has_tails(problem.divergence) and problem.eta < inf else QuadratureRules
-        self.rules = (
-            make(self.loss, problem.divergence, problem.eta, moving, n_nodes, X) if integrates else None
-        )
-        # Of the features, and of the one that the intercept has: where no example is near a kink, H is 0.
+        make = TailQuadrature if has_tails(problem.phi) and problem.eta < inf else QuadratureRules
+        self.rules = make(self.loss, problem.phi, problem.eta, moving, n_nodes, X) if integrates else None
+        # Scale of the damping, including the intercept: H is 0 if no example is near a kink.
         with ignore_float_warnings():
             self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
-        self.levels: Array | None = None  # of the last model
+        self.levels: Array | None = None  # of the last evaluation
 
     @property
     def adaptive(self) -> bool:
@@ -97,25 +95,25 @@ class LinearObjective:
         return self.sobol is not None and self.sobol.shape[0] > 1
 
     def at_rest(self, params: Array) -> LinearObjective:
-        """The objective itself: it is convex."""
+        """The objective itself, which is convex."""
         return self
 
     @property
     def newton(self) -> bool:
-        """Whether `inverse` is that of the second derivative itself."""
+        """Whether `inverse` inverts the exact Hessian."""
         outer = self.problem.reweighting
         known = not isinstance(self.rules, TailQuadrature) or self.rules.newton
         return known and (outer is None or outer.eta is not None)
 
     def reach(self, theta: Array) -> tuple[float, Array]:
-        """(r, its gradient): theta.b runs over [-r, r]."""
+        """(r, its gradient), where theta.b ranges over [-r, r]."""
         sigma = self.radii * theta
         ball = Ball(self.problem.ball.norm if self.problem.eta == 0 else 2, 1.0)
         r = float(ball.dual_norm(sigma))
         return r, self.radii * ball.steepest(sigma) if r > 0 else self.xp.zeros_like(sigma)
 
     def _risks(self, part: slice, m: Array, r: float, offsets: Array | None) -> tuple[Array, ExampleRisks]:
-        """(t or offsets, the risks of some examples)."""
+        """(t or offsets, the risks of the examples in `part`)."""
         xp, problem = self.xp, self.problem
         y, m = self.y[part], m[part]
         made: dict[str, Any] = {"dtype": m.dtype, "device": device(m)}
@@ -129,7 +127,7 @@ class LinearObjective:
             assert isinstance(self.rules, QuadratureRules)
             t, p = self.rules(m, r, y)
         z = m[:, None] + (t if offsets is not None else r * t)
-        risks = example_risks(self.loss, z, y, p, problem.eta, problem.divergence, rounding=self.rounding)
+        risks = example_risks(self.loss, z, y, p, problem.eta, problem.phi, rounding=self.rounding)
         return t, risks
 
     def _chunks(self, offsets: Array | None) -> Iterator[slice]:
@@ -179,20 +177,20 @@ class LinearObjective:
             if problem.intercept:
                 last = xp.concat([edge, xp.asarray([curvature], **made)])
                 H = xp.concat([xp.concat([H, edge[:, None]], axis=1), last[None, :]])
-            if motion is not None:  # of the weights of the examples
+            if motion is not None:  # the weights of the examples move, too
                 b = row["b"] if offsets is not None else row["b"][:, None] * v
                 rows = row["a"][:, None] * X + b
                 rows = xp.concat([rows, row["a"][:, None]], axis=1) if problem.intercept else rows
                 pull = motion @ rows
                 H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
-            # The ridge, and a little of the matrix's size on the diagonal: it may be singular.
+            # Add the ridge, and a small multiple of the largest entry, as H may be singular.
             charged = xp.concat([xp.full_like(theta, problem.ridge), xp.zeros_like(params[d:])])
             largest = xp.max(xp.abs(H))
             diagonal = charged + (1e-15 * largest + damping * (largest + self.size) + 1e-14)
             return xp.linalg.solve(H + diagonal * xp.eye(H.shape[0], **made), g)
 
         value = float(total)
-        if problem.ridge > 0:  # the square may overflow where nothing is charged for it
+        if problem.ridge > 0:  # without a ridge the square may overflow
             value += problem.ridge / 2 * float(theta @ theta)
         bend = curvature
         if motion is not None:
@@ -201,9 +199,9 @@ class LinearObjective:
         return Evaluation(value, gradient, row["value"], w, bend, inverse)
 
     def _sums(self, t: Array, risks: ExampleRisks) -> dict[str, Array]:
-        """Sums over the nodes of each example: a is the derivative in m, and b that in r, or in theta.
+        """Sums over the nodes of each example: a is the derivative in m, and b in r, or in theta.
 
-        On a line mm, mr and rr are the second derivatives in m and r.
+        mm, mr and rr are the second derivatives in m and r.
         """
         xp, pull, bend, turn = self.xp, risks.pull, risks.bend, risks.turn
         out = {"value": risks.value, "a": xp.sum(pull, axis=1), "mm": xp.sum(bend, axis=1)}
@@ -223,7 +221,7 @@ class LinearObjective:
     def _hessian_on_line(
         self, w: Array, row: dict[str, Array], r: float, v: Array, push: float
     ) -> tuple[Array, Array]:
-        """The second derivative of the loss part of F in theta, and in theta and the intercept."""
+        """The Hessian of the loss part of F in theta, and its column for the intercept."""
         xp, X = self.xp, self.X
         h, mixed = w * row["mm"], w * row["mr"]
         H, edge = X.T @ (h[:, None] * X), X.T @ h
@@ -232,13 +230,13 @@ class LinearObjective:
             square = v[:, None] * v
             H = H + cross + cross.T + float(xp.sum(w * row["rr"])) * square
             edge = edge + float(xp.sum(mixed)) * v
-            if self.problem.ball.norm == 2 or self.problem.eta > 0:  # r bends as a Euclidean norm does
+            if self.problem.ball.norm == 2 or self.problem.eta > 0:  # the curvature of the Euclidean norm r
                 scale = self.radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
                 H = H + max(push, 0.0) / r * (scale - square)
         return H, edge
 
     def _hessian_on_points(self, w: Array, m: Array, offsets: Array) -> tuple[Array, Array]:
-        """The same on Sobol points, where node j of example i has the features x_i + b_j."""
+        """The same on Sobol points: node j of example i has the features x_i + b_j."""
         xp, B = self.xp, self.sobol
         assert B is not None
         H: Array = 0.0
@@ -261,13 +259,13 @@ class LinearObjective:
 
 
 def sobol_points(problem: LinearProblem, radii: Array, n_points: int, seed: int) -> Array:
-    """Points b (J, d) of the ball, scrambled Sobol ones and their opposites, where `radii` (d,) allow it."""
+    """Points b (J, d) of the ball with `radii` (d,): scrambled Sobol points and their opposites."""
     xp = array_namespace(radii)
     made: dict[str, Any] = {"dtype": radii.dtype, "device": device(radii)}
     moving = [j for j in range(radii.shape[0]) if float(radii[j]) > 0]
     if not moving:
         return xp.zeros((1, radii.shape[0]), **made)
     ball = Ball(problem.ball.norm, 1.0)
-    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng(seed), antithetic=True, qmc=True)
+    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
     rows = [[float(radii[j]) if k == j else 0.0 for k in range(radii.shape[0])] for j in moving]
     return b @ xp.asarray(rows, **made)

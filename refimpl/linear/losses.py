@@ -1,4 +1,4 @@
-"""Losses of a linear model: convex functions of its prediction z = theta.x + c, with their derivatives."""
+"""Losses of linear models: convex functions of the prediction z = theta.x + c, with derivatives."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class LinearLoss:
     """A convex loss of a prediction z and a label y, for linear models.
 
     - `name`: shown in messages.
-    - `jet`: a function of arrays z and y that broadcast, which returns the loss, its derivative in z and its
-      second derivative. The last only makes a fit faster: zeros are allowed.
-    - `kinks`: a function of y that returns where in z the first or the second derivative jumps, as a tuple of
-      arrays of the shape of y. None where there are none. Integrals are cut there.
-    - `monotone`: whether for every y the loss rises or falls in all of z.
-    - `smoothed`: for a loss whose first derivative jumps, a function of a width that returns a loss from
-      below, with a continuous derivative, and at most the width away. None for all others.
+    - `jet`: a function of arrays z and y that broadcast, which returns the loss and its first two derivatives
+      in z. The second only speeds up fits and may be zero.
+    - `kinks`: a function of y that returns the z at which the first or second derivative jumps, as a tuple of
+      arrays of the shape of y; None if there are none. Integrals are split there.
+    - `monotone`: whether the loss is monotone in z for every y.
+    - `smoothed`: for a loss whose first derivative jumps, a function of a width that returns a loss with a
+      continuous derivative, below the given one by at most the width; None for other losses.
 
     >>> import numpy as np
     >>> from phiball.linear import LinearLoss
@@ -73,13 +73,13 @@ def _poisson(z: Array, y: Array) -> Jet:
 
 
 def _bent(z: Array, y: Array, *, tilt: float, jump: float, width: float, classes: bool) -> Jet:
-    """tilt e + jump abs(e)/2 of the residual e = y - z, or 1 - y z; the kink is rounded over a `width`."""
+    """tilt e + jump abs(e)/2 of the residual e = y - z, or 1 - y z; the kink is smoothed over `width`."""
     xp = array_namespace(z)
     e = 1 - y * z if classes else y - z
     de = -y if classes else -1.0
     if width == 0:
         size, slope, bend = xp.abs(e), xp.sign(e), xp.zeros_like(e)
-    else:  # Huber's function: from below, and at most width/2 away
+    else:  # Huber's function: below abs(e) by at most width/2
         inside = xp.abs(e) <= width
         size = xp.where(inside, e * e / (2 * width), xp.abs(e) - width / 2)
         slope = xp.where(inside, e / width, xp.sign(e))
@@ -105,7 +105,7 @@ def _with_kink(
 
 
 def quantile_loss(q: float) -> LinearLoss:
-    """The pinball loss, whose mean the quantile q minimises: q e for e = y - z > 0, and (q - 1) e below.
+    """The pinball loss, minimized by the quantile q: q e for e = y - z > 0, and (q - 1) e otherwise.
 
     >>> import numpy as np
     >>> value, slope, _ = quantile_loss(0.9).jet(np.array([0.0, 2.0]), np.array([1.0, 1.0]))
@@ -124,7 +124,7 @@ def _huber(z: Array, y: Array, *, width: float) -> Jet:
 
 
 def huber_loss(width: float = 1.35) -> LinearLoss:
-    """Huber's loss: e^2/2 for a residual e of at most `width`, and linear beyond.
+    """Huber's loss: e^2/2 for residuals e up to `width`, and linear beyond.
 
     >>> import numpy as np
     >>> print(huber_loss(1.0).jet(np.array([0.5, 3.0]), np.zeros(2))[0])
@@ -150,7 +150,7 @@ def _rounded_hinge(z: Array, y: Array, *, width: float) -> Jet:
 
 
 def smoothed_hinge_loss(width: float = 1.0) -> LinearLoss:
-    """The hinge loss max(0, 1 - y z) of a label y = -1 or 1, rounded over 0 < 1 - y z < `width`.
+    """The hinge loss max(0, 1 - y z) of a label y = -1 or 1, smoothed over 0 < 1 - y z < `width`.
 
     >>> import numpy as np
     >>> print(smoothed_hinge_loss(0.5).jet(np.array([0.0, 0.8, 2.0]), np.ones(3))[0])
@@ -175,11 +175,11 @@ LOSSES = {
     "huber": huber_loss(),
     "poisson": LinearLoss("poisson", _poisson),
 }
-MULTINOMIAL = "multinomial"  # its predictions are vectors, see multinomial.py
+MULTINOMIAL = "multinomial"  # its predictions are vectors, see multinomial_objective.py
 
 
 def valid_loss(loss: LinearLoss | str) -> LinearLoss | str:
-    """The loss of that name, or the loss itself, or an error."""
+    """The loss of that name, the loss itself, or an error."""
     if isinstance(loss, LinearLoss) or loss == MULTINOMIAL:
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:
@@ -189,14 +189,14 @@ def valid_loss(loss: LinearLoss | str) -> LinearLoss | str:
 
 
 def check_labels(loss: LinearLoss | str, y: Array) -> None:
-    """Raise unless the labels y suit a loss that the library defines."""
+    """Raise unless the labels y are valid for a loss that the library defines."""
     xp = array_namespace(y)
     name = loss if isinstance(loss, str) else loss.name
     if name in ("logistic", "hinge") or name.startswith("smoothed hinge"):
         if not bool(xp.all((y == 1) | (y == -1))):
-            raise ValueError(f"y has labels other than -1 and 1; expected these for the {name} loss")
+            raise ValueError(f"y has labels other than -1 and 1, which the {name} loss needs")
     elif name == "poisson":
         if not bool(xp.all(y >= 0)):
-            raise ValueError(f"y contains {float(xp.min(y)):g}; expected counts that are not negative")
+            raise ValueError(f"y contains {float(xp.min(y)):g}; expected nonnegative counts")
     elif name == MULTINOMIAL and not bool(xp.all((y >= 0) & (y == xp.floor(y)))):
-        raise ValueError("y has labels that are no class numbers; expected whole numbers 0, 1, ...")
+        raise ValueError("y has labels that are not class numbers; expected whole numbers 0, 1, ...")

@@ -1,9 +1,9 @@
 """The objective of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
 
-On a Euclidean ball the distribution of W b has C - 1 dimensions for C classes (see subspace.py), and the points lie in
-them. F(W) is the largest of the risks F_Q(W) whose points are the same in the span of Q, and equal to that of
-its own rows: so the certificate takes the convex F_Q of the solution, whose points stand still. In other
-norms, and where features are few, b runs through a fixed set of scrambled Sobol points.
+On a Euclidean ball and for C classes, W b has a distribution in C - 1 dimensions (see subspace.py), in which
+the points lie. F(W) is the maximum over subspaces Q of convex risks F_Q(W), whose points are fixed in the
+span of Q; it is attained at the span of the rows of W. So the certificate uses F_Q at the solution's Q. In
+other norms, and with few features, b takes a fixed set of scrambled Sobol points.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from phiball.refimpl.linear.linear_objective import Evaluation, sobol_points
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.subspace import Spread, subspace_rule
 
-_CHUNK = 1 << 18  # predictions that are held at a time
+_CHUNK = 1 << 18  # predictions in memory at a time
 
 
 class MultinomialObjective:
-    """F for data X (n, d), class numbers y (n,) and weights w (n,), on so many nodes or Sobol points."""
+    """F for data X (n, d), class numbers y (n,) and weights w (n,), on nodes or Sobol points."""
 
     newton = False
     max_nodes = 64  # their number is squared
@@ -40,8 +40,8 @@ class MultinomialObjective:
     ) -> None:
         if problem.eta == 0:
             raise ValueError(
-                "eta is 0; expected a positive one for the multinomial loss, whose maximum over "
-                "a ball has no closed form"
+                "eta is 0; expected a positive eta for the multinomial loss, whose maximum over a ball has "
+                "no closed form"
             )
         xp = array_namespace(X)
         self.xp, self.problem, self.X, self.w, self.rounding = xp, problem, X, w, rounding
@@ -60,7 +60,7 @@ class MultinomialObjective:
         else:
             self.sobol = sobol_points(problem, radii, n_points, seed)
             moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
-        # Böhning's bound of the second derivative, half of that of least squares, as a fixed matrix.
+        # Böhning's bound on the Hessian, half that of least squares: a fixed matrix.
         one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
         Z = xp.concat([X, one], axis=1) if problem.intercept else X
         H = Z.T @ (w[:, None] * Z) / 2
@@ -84,7 +84,7 @@ class MultinomialObjective:
         return self.p is None and points.shape[0] > 1
 
     def at_rest(self, params: Array) -> MultinomialObjective:
-        """The convex objective whose points stay where they are at `params`: F does not fall below it."""
+        """The convex lower bound of F whose points are those of `params`."""
         if not self.reduced:
             return self
         still = copy(self)
@@ -94,13 +94,13 @@ class MultinomialObjective:
         return still
 
     def split(self, params: Array) -> tuple[Array, Array | None]:
-        """(W (C, d), c (C,) or None) of the vector of parameters."""
+        """Split the parameter vector into W (C, d) and c (C,) or None."""
         C, d = self.classes, self.X.shape[1]
         W = self.xp.reshape(params[: C * d], (C, d))
         return W, params[C * d :] if self.problem.intercept else None
 
     def inverse(self, g: Array, damping: float = 0.0) -> Array:
-        """The inverse of Böhning's matrix times g, shorter by the damping."""
+        """The inverse of Böhning's matrix times g, divided by 1 + damping."""
         xp = self.xp
         W, c = self.split(g)
         if c is None:
@@ -109,8 +109,8 @@ class MultinomialObjective:
         return xp.concat([xp.reshape(G[:, :-1], (-1,)), G[:, -1]])
 
     def _chunk(self, part: slice, m: Array, offsets: Array) -> tuple[Array, Array]:
-        """(values (k,), gamma times the gradient in the predictions, (k, J, C))."""
-        xp, eta, phi = self.xp, self.problem.eta, self.problem.divergence
+        """(values (k,), gamma times the gradient with respect to the predictions (k, J, C))."""
+        xp, eta, phi = self.xp, self.problem.eta, self.problem.phi
         logits = m[part, :][:, None, :] + offsets[None, :, :]
         top = xp.max(logits, axis=2, keepdims=True)
         e = xp.exp(logits - top)
@@ -126,7 +126,7 @@ class MultinomialObjective:
         return value, gamma[..., None] * (e / total - hot)
 
     def __call__(self, params: Array) -> Evaluation:
-        """F and its gradient at `params`: W row by row, then the intercepts."""
+        """F and its gradient at `params`: the rows of W, then the intercepts."""
         xp, X, problem = self.xp, self.X, self.problem
         W, c = self.split(params)
         m = X @ W.T

@@ -1,4 +1,4 @@
-"""What a linear model is asked to withstand: the loss, the ball, the price, and the ridge."""
+"""The objective of a robust linear model: loss, ball, price, ridge and reweighting."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from phiball.refimpl.validation import valid_number
 
 @dataclass(frozen=True, repr=False)
 class Reweighting:
-    """A worst case over the weights of the examples, by a price or within a budget.
+    """A worst case over the weights of the examples, by price or by budget.
 
-    - `divergence`: phi, for example `QUADRATIC` or "quadratic"; `indicator(alpha)` gives the CVaR of the
-      losses. The names are entropic, quadratic, absolute and hinge.
+    - `divergence`: phi or its name; `indicator(alpha)` gives the CVaR of the losses.
     - `eta`: the price of the divergence, positive; or
-    - `budget`: how large the divergence may be, not negative. One of the two is given.
+    - `budget`: the largest divergence allowed, nonnegative. Give one of the two.
 
-    >>> from phiball.refimpl import QUADRATIC
-    >>> from phiball.linear import Reweighting
-    >>> Reweighting(QUADRATIC, budget=0.1)
+    >>> Reweighting("chi2", budget=0.1)
     Reweighting(quadratic, budget=0.1)
     """
 
@@ -35,34 +32,41 @@ class Reweighting:
     def __post_init__(self) -> None:
         object.__setattr__(self, "divergence", as_divergence(self.divergence))
         if (self.eta is None) == (self.budget is None):
-            raise ValueError(f"eta is {self.eta!r} and budget is {self.budget!r}; expected one of them")
+            raise ValueError(
+                f"eta is {self.eta!r} and budget is {self.budget!r}; expected exactly one of them"
+            )
         if self.eta is not None:
             valid_number("eta", self.eta, above=0.0)
         else:
             valid_number("budget", self.budget, least=0.0)
 
     def __repr__(self) -> str:
-        """Its arguments, with the divergence by its name: estimators show it inside their own."""
+        """Its arguments, with the divergence by name: it appears in the repr of estimators."""
         given = f"eta={self.eta!r}" if self.budget is None else f"budget={self.budget!r}"
-        return f"Reweighting({self.divergence.name}, {given})"
+        return f"Reweighting({self.phi.name}, {given})"
+
+    @property
+    def phi(self) -> Divergence:
+        """The divergence, with its name resolved."""
+        return as_divergence(self.divergence)
 
     def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
-        """(value, weights, motion): the worst mean of the losses (n,) from the distribution p (n,), from below.
+        """(value, weights, motion): a lower bound on the worst mean of losses (n,) with reference p (n,).
 
-        `motion` says how the weights move: diag(motion) - motion motion^T/sum is their derivative. It is None
-        where they do not. `rounding` adds this much of (x - 1)^2/2 to the divergence of a CVaR.
+        diag(motion) - motion motion^T/sum is the derivative of the weights; `motion` is None if they are
+        constant. `rounding` adds this multiple of (x - 1)^2/2 to the divergence of a CVaR.
         """
-        eta, phi = self.eta, self.divergence
+        eta, phi = self.eta, self.phi
         xp = array_namespace(losses)
-        distribution = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
+        reference = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
         if eta is None:
-            within = worst_case(losses, None, phi, budget=self.budget or 0.0, p=distribution)
+            within = worst_case(losses, divergence=phi, budget=self.budget or 0.0, p=reference)
             eta, mu, weights = float(within.eta), within.mu, within.weights
             value = within.value - within.gap
         else:
             if rounding > 0 and phi.family == "indicator":
                 eta, phi = rounding, _rounded_indicator(phi)
-            priced = worst_case(losses, eta, phi, p=distribution)
+            priced = worst_case(losses, eta, phi, p=reference)
             mu, weights, value = priced.mu, priced.weights, priced.value
         if not 0 < eta < inf:
             return value, weights, None
@@ -71,7 +75,7 @@ class Reweighting:
 
 
 def _rounded_indicator(phi: Divergence) -> Divergence:
-    """(x - 1)^2/2 on [0, 1/alpha], and infinite beyond."""
+    """(x - 1)^2/2 on [0, 1/alpha], and infinite elsewhere."""
     assert phi.parameter is not None
     top = 1 / phi.parameter
 
@@ -100,24 +104,25 @@ class LinearProblem:
     $$F(\theta, c) = \sum_i w_i R\big(\ell(\theta \cdot (x_i + b) + c, y_i)\big)
     + \frac{\lambda}{2} |\theta|^2, \qquad b \text{ uniform on the ball}$$
 
-    R is the value of `worst_case` for the distribution of b. For a Euclidean ball that distribution enters through one variable
-    t, and everything is computed without sampling (see refimpl/linear/gauss_rules.py).
+    R is the value of `worst_case` for the distribution of b. On a Euclidean ball only the distribution of
+    theta.b matters, and everything is computed without sampling (see refimpl/linear/gauss_rules.py).
 
     - `loss`: the name of a loss (logistic, squared, absolute, hinge, smoothed hinge, quantile, huber,
-      poisson, multinomial) or a `LinearLoss`. Labels are -1 and 1 for logistic and hinge losses, and the
-      numbers of the classes for multinomial.
-    - `ball`: where an example may move, such as Ball(2, 0.5); with norms other than 2, and for
-      multinomial, b runs through a fixed set of scrambled Sobol points, which needs scipy.
-    - `eta`: the price of the divergence. 0 gives the adversarial loss, max over the ball, and inf the
-      average over the ball, both without a divergence.
-    - `divergence`: phi, for example `ENTROPIC`.
-    - `ridge`: lambda, not negative. The intercept is not charged.
-    - `feature_scale`: how far each feature moves, as multiples of the radius, (d,); 0 holds a feature where it is.
-    - `intercept`: whether there is one.
-    - `reweighting`: a worst case over the weights of the examples on top, or None.
+      poisson, multinomial) or a `LinearLoss`. Labels are -1 and 1 for logistic and hinge losses, and class
+      numbers for multinomial.
+    - `ball`: the perturbations of an example, such as Ball(2, 0.5). In norms other than 2, and for
+      multinomial with many classes or few features, b takes a fixed set of scrambled Sobol points, which
+      needs scipy.
+    - `eta`: the price of the divergence. 0 gives the adversarial loss, the maximum over the ball, and inf the
+      average over the ball; neither uses the divergence.
+    - `divergence`: phi or its name.
+    - `ridge`: lambda, nonnegative. The intercept is not penalized.
+    - `feature_scale` (d,): how far each feature moves, in multiples of the radius; 0 fixes a feature.
+    - `intercept`: whether to fit an intercept.
+    - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball
+    >>> from phiball import Ball
     >>> from phiball.linear import LinearProblem, fit_linear_model
     >>> x, y = np.array([[-2.0], [-1.0], [1.0], [3.0]]), np.array([-1.0, 1.0, -1.0, 1.0])
     >>> problem = LinearProblem("logistic", Ball(2, 0.5), eta=0.1, ridge=0.1)
@@ -140,12 +145,17 @@ class LinearProblem:
         if not isinstance(self.ball, Ball) or self.ball.clip is not None:
             raise TypeError(f"ball is {self.ball!r}; expected a Ball without clip, such as Ball(2, 0.5)")
         if self.ball.feature_scale is not None:
-            raise ValueError(f"ball is {self.ball!r}; expected the sizes as the problem's own feature_scale=")
+            raise ValueError(f"ball is {self.ball!r}; expected feature_scale= of the problem instead")
         valid_number("eta", self.eta, least=0.0, infinite=True)
         object.__setattr__(self, "divergence", as_divergence(self.divergence))
         valid_number("ridge", self.ridge, least=0.0)
         if self.reweighting is not None and not isinstance(self.reweighting, Reweighting):
             raise TypeError(f"reweighting is {self.reweighting!r}; expected a Reweighting, or None")
+
+    @property
+    def phi(self) -> Divergence:
+        """The divergence, with its name resolved."""
+        return as_divergence(self.divergence)
 
     def radii(self, X: Array) -> Array:
         """The radius of each feature (d,): `feature_scale` times that of the ball, or an error."""
@@ -156,6 +166,6 @@ class LinearProblem:
         scale = xp.asarray(self.feature_scale, dtype=X.dtype, device=device(X))
         if tuple(scale.shape) != (d,) or not bool(xp.all((scale >= 0) & (scale < inf))):
             raise ValueError(
-                f"feature_scale is {self.feature_scale!r}; expected {d} finite numbers that are not negative"
+                f"feature_scale is {self.feature_scale!r}; expected {d} finite, nonnegative numbers"
             )
         return scale * self.ball.radius

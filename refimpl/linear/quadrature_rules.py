@@ -1,4 +1,4 @@
-"""Which nodes an example's integral over t needs: those of all, or a rule that is cut where it has kinks."""
+"""The quadrature rule of each example's integral over t: one for all, or one that is split at kinks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from phiball.refimpl.linear.gauss_rules import gauss_rule, piecewise_rule
 from phiball.refimpl.linear.line_loss import LineLoss
 from phiball.refimpl.linear.losses import LinearLoss
 
-_REFINEMENTS = 2  # of a threshold: its error enters the value by its square
+_REFINEMENTS = 2  # of a threshold, whose error enters the value squared
 
 
 class QuadratureRules:
-    """The rules for a loss, a divergence and its price eta > 0, where `moving` features move.
+    """The rules for a loss, a divergence and its price eta > 0, with `moving` features that move.
 
-    `n_nodes` is their number, or twice that on each piece of a rule that is cut. `like` is an array of the
+    A rule has `n_nodes` nodes, or half as many on each piece if it is split. `like` is an array of the
     library and the device of the data.
     """
 
@@ -32,11 +32,11 @@ class QuadratureRules:
         self.shared = gauss_rule(n_nodes, moving, like, ends=self.ends) if smooth else None
 
     def width(self) -> int:
-        """About how many nodes an example has."""
+        """The approximate number of nodes per example."""
         return self.shared[0].shape[0] if self.shared is not None else 5 * self.n_nodes
 
     def __call__(self, m: Array, r: float, y: Array) -> tuple[Array, Array]:
-        """(t, p) for examples with predictions m (k,) and labels y (k,): (K,), or (k, K) if it is cut."""
+        """(t, p) for examples with predictions m (k,) and labels y (k,): (K,), or (k, K) if it is split."""
         if self.shared is not None:
             return self.shared
         cuts = [] if self.loss.kinks is None else [(kink - m) / r for kink in self.loss.kinks(y)]
@@ -49,7 +49,7 @@ class QuadratureRules:
         return piecewise_rule(cut, max(4, self.n_nodes // 2), self.moving, ends=self.ends)
 
     def _cut_at_level(self, m: Array, r: float, y: Array, cuts: list[Array]) -> tuple[Array, Array]:
-        """The rule is cut as well where the loss has no weight any more, f = mu + eta slope0."""
+        """Split the rule also at f = mu + eta slope0, below which the worst case has no weight."""
         line, one = LineLoss(self.loss, m, r, y), array_namespace(m).ones_like(m)
         lowest = line.lowest()
         t, p = self._pieces(m, cuts)

@@ -1,4 +1,4 @@
-"""Minimise a smooth convex function: Newton's directions, corrected by L-BFGS."""
+"""Minimization of a smooth convex function by Newton's method, corrected by L-BFGS."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phiball.refimpl.linear.linear_objective import Evaluation
 _MEMORY = 10
 _ARMIJO = 1e-4
 _HALVINGS, _SHORT = 12, 1 / 8
-_LEAST, _MOST = 1e-9, 1e6  # damping, of the size of the matrix
+_LEAST, _MOST = 1e-9, 1e6  # damping, relative to the size of the matrix
 
 Pairs = list[tuple[Array, Array, float]]
 
@@ -20,12 +20,11 @@ Pairs = list[tuple[Array, Array, float]]
 def minimize(
     objective: Objective, x: Array, *, tol: float, max_iter: int
 ) -> tuple[Array, Evaluation, int, bool]:
-    """(x, its point, iterations, whether the largest entry of the gradient is at most `tol`).
+    """(x, its evaluation, iterations, whether the largest entry of the gradient is at most `tol`).
 
-    Each direction is Newton's. Where the matrix of the objective is not all of its second derivative, it is
-    that of L-BFGS with this matrix in its middle: the last ten steps teach what is left out. Where no step
-    along it makes the value fall, or only a short one, the matrix is damped: where a kink is rounded, it may
-    be nearly singular.
+    Directions are Newton's if the objective has an exact Hessian. Otherwise they are those of L-BFGS with ten
+    pairs, which starts from the objective's approximation. If no step, or only a short one, decreases the
+    value, the matrix is damped: near a smoothed kink it may be almost singular.
     """
     point = objective(x)
     pairs: Pairs = []
@@ -55,9 +54,9 @@ def minimize(
 def _line_search(
     objective: Objective, x: Array, point: Evaluation, direction: Array
 ) -> tuple[float, Evaluation | None]:
-    """The first step of 1, 1/2, ... along which the value falls as Armijo asks, or None.
+    """The first step of 1, 1/2, ... that satisfies Armijo's condition, with its evaluation, or None.
 
-    Where it falls by less than rounding, the slope along the direction is asked to fall.
+    If the value decreases by less than rounding, the slope along the direction must decrease instead.
     """
     slope = float(point.gradient @ direction)
     step, rounding = 1.0, 1e-14 * (1 + abs(point.value))

@@ -1,4 +1,4 @@
-"""The objective of a linear model on data, to a requested precision."""
+"""The objective of a linear model on data, to a given precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phiball.refimpl.sampling.streaming import valid_data
 from phiball.refimpl.validation import all_finite, valid_array, valid_count, valid_number
 
 FIRST_NODES = 16
-_MORE = 4  # times the Sobol points tell their error: as many of another scramble would share their bias
+_MORE = 4  # factor of the Sobol points for the error estimate: equally many would share the bias
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class LinearRisk:
 
     - `value`: F, with the ridge.
     - `values` (n,): the risk of each example.
-    - `weights` (n,): of the examples in F: those of the sample, or of the worst case over them.
+    - `weights` (n,): of the examples in F: the sample weights, or the worst case over them.
     - `coef_gradient`, `intercept_gradient`: of F, with the shapes of the coefficients and the intercept.
-    - `error`: the change of F on twice the nodes, or on four times the Sobol points, scrambled anew: an
-      estimate.
-    - `n_nodes`: per example, or per piece of a rule that is cut at kinks.
+    - `error`: an estimate, the change of F with twice the nodes, or with four times the Sobol points, newly
+      scrambled.
+    - `n_nodes`: per example, or per piece of a rule that is split at kinks.
     """
 
     value: float
@@ -44,7 +44,7 @@ class LinearRisk:
 
 
 class LinearData:
-    """Valid data in double precision, and the objectives of a problem on it."""
+    """Validated data in double precision, and the objectives of a problem on it."""
 
     def __init__(
         self, problem: LinearProblem, X: Array, y: Array, sample_weight: Array | None, n_points: int
@@ -62,7 +62,7 @@ class LinearData:
         else:
             w = self._column("sample_weight", sample_weight)
             if not bool(xp.all(w >= 0)) or not float(xp.sum(w)) > 0:
-                raise ValueError("sample_weight has a negative entry, or none above 0; expected weights")
+                raise ValueError("sample_weight has a negative entry or sums to 0; expected weights")
         self.w = w / xp.sum(w)
         self.n_points = valid_count("n_points", n_points, 2)
         self.make = MultinomialObjective if problem.loss == MULTINOMIAL else LinearObjective
@@ -78,7 +78,7 @@ class LinearData:
     def objective(
         self, problem: LinearProblem, n_nodes: int, *, seed: int = 0, rounding: float = 0.0, more: int = 1
     ) -> Objective:
-        """The function F on n_nodes nodes, or `more` times the points, with its kinks rounded from below."""
+        """The function F on `n_nodes` nodes, or `more` times the points, with kinks smoothed from below."""
         n_points = more * self.n_points
         options: dict[str, Any] = {
             "n_nodes": n_nodes,
@@ -89,7 +89,7 @@ class LinearData:
         return self.make(problem, self.X, self.y, self.w, **options)
 
     def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
-        """(coefficients, intercept) of a vector, as they are returned."""
+        """The coefficients and the intercept of a parameter vector, in the shapes that are returned."""
         xp = array_namespace(params)
         params = xp.astype(params, self.dtype, copy=False)
         d, C = self.X.shape[1], self.outputs
@@ -98,7 +98,7 @@ class LinearData:
         return xp.reshape(params[: C * d], shape), last if self.make is MultinomialObjective else last[0]
 
     def pack(self, coef: Array, intercept: Array | float, problem: LinearProblem) -> Array:
-        """The vector of coefficients and intercept, or an error."""
+        """The parameter vector of coefficients and intercept, or an error."""
         xp, d, C = array_namespace(self.X), self.X.shape[1], self.outputs
         made = {"dtype": xp.float64, "device": device(self.X)}
         coef = xp.reshape(xp.asarray(detach(coef), **made), (-1,))
@@ -127,13 +127,13 @@ def linear_model_risk(
     - `problem`: a `LinearProblem`.
     - `coef` (d,), or (C, d) for the multinomial loss; `intercept`: a number, or (C,).
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to one plus its size.
-    - `n_points`: the number of Sobol points, where they are needed.
+    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to 1 + abs(value).
+    - `n_points`: the number of Sobol points, if they are needed.
 
     Returns `value`, `values` (n,), the gradients, an estimate of the `error`, and more.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball
+    >>> from phiball import Ball
     >>> from phiball.linear import LinearProblem, linear_model_risk
     >>> problem = LinearProblem("squared", Ball(2, 1.0), eta=float("inf"))  # the average over the ball
     >>> risk = linear_model_risk(problem, np.array([1.0, 1.0]), 0.0, np.zeros((1, 2)), np.zeros(1))
@@ -159,9 +159,7 @@ def linear_model_risk(
             if error <= quadrature_tol * (1 + abs(new.value)):
                 break
     if not (isfinite(point.value) and all_finite(point.gradient)):
-        raise ValueError(
-            f"coef and X give a risk or a gradient that is not finite in {X.dtype}; expected smaller numbers"
-        )
+        raise ValueError(f"the risk or its gradient overflows {X.dtype}: rescale coef or X")
     gradient = data.shape(point.gradient, problem)
     return LinearRisk(point.value, point.values, point.weights, *gradient, error, n_nodes)
 
@@ -169,7 +167,7 @@ def linear_model_risk(
 def finer_objective(
     data: LinearData, problem: LinearProblem, objective: Objective, n_nodes: int, *, rounding: float = 0.0
 ) -> tuple[Objective | None, int]:
-    """The objective on twice the nodes, or on more Sobol points of a new scramble, or None if F is exact."""
+    """The objective with twice the nodes, or more and newly scrambled Sobol points; None if F is exact."""
     if objective.adaptive:
         finer = data.objective(problem, 2 * n_nodes, rounding=rounding)
         if isinstance(finer, LinearObjective) and isinstance(objective, LinearObjective):

@@ -1,10 +1,10 @@
-"""The distribution of W b for b uniform on a Euclidean ball, and C classes: C - 1 dimensions are enough.
+"""The distribution of W b for C classes and b uniform on a Euclidean ball, in C - 1 dimensions.
 
-The softmax sees W b up to a multiple of (1, ..., 1), so that W may be centred: P W, of rank k = C - 1 at
-most. For b uniform on the unit ball of R^d, P W b has the distribution of S v, where S = (P W W^T P)^(1/2) and v lies
-in the span of P: a point of the ball of R^k with density proportional to (1 - |v|^2)^((d-k)/2). For k = 1
-that is the distribution of t. Points in this subspace cannot be evaded, as fixed points of R^d can: a W that is
-orthogonal to them looks robust, and is not.
+The softmax ignores multiples of (1, ..., 1), so that W may be centred: P W, of rank at most k = C - 1. For b
+uniform on the unit ball of R^d, P W b has the distribution of S v, where S = (P W W^T P)^(1/2) and v lies in
+the span of P: a point of the ball of R^k with density proportional to (1 - |v|^2)^((d-k)/2), for k = 1
+the distribution of t. A fit cannot evade points in this subspace, whereas with fixed points of R^d a W
+orthogonal to them looks robust and is not.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from phiball.backends import Array, array_namespace, device, rng
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.linear.gauss_rules import gauss_rule
 
-_NULL = 1e-12  # of the largest singular value: what counts as none
+_NULL = 1e-12  # singular values below this share of the largest count as 0
 
 
 def subspace_rule(
     classes: int, d: int, n_nodes: int, n_points: int, seed: int, like: Array
 ) -> tuple[Array, Array | None]:
-    """(v (J, C), p (J,)): points of the distribution of v for d moving features, d >= C; p None for equal weights.
+    """Points v (J, C) and weights p (J,), None if equal, of the distribution of v for d >= C moving features.
 
-    For three classes at most it is a product of Gauss rules with so many `n_nodes`; else there are `n_points`
-    scrambled Sobol points and their opposites.
+    For two or three classes it is a product of Gauss rules with `n_nodes` nodes; otherwise it has `n_points`
+    points: scrambled Sobol points and their opposites.
 
     >>> import numpy as np
     >>> v, p = subspace_rule(3, 7, 16, 0, 0, np.zeros(1))
@@ -48,13 +48,13 @@ def subspace_rule(
         circle = xp.stack([xp.cos(angle), xp.sin(angle)], axis=1)
         v = xp.reshape(radius[:, None, None] * circle, (-1, 2))
         return v @ basis, xp.reshape(xp.broadcast_to(p[:, None] / n_nodes, (p.shape[0], n_nodes)), (-1,))
-    v = Ball(2, 1.0).sample(xp.zeros((k,), **made), n_points, rng(seed), antithetic=True, qmc=True)
+    v = Ball(2, 1.0).sample(xp.zeros((k,), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
     size = xp.linalg.vector_norm(v, axis=1, keepdims=True)
     return v / size * _radius_at(size**k, k, d) @ basis, None
 
 
 def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
-    """(s, p): the Gauss rule for the radius in the plane: s^2 has a density like (1 - x)^(d/2-1)."""
+    """The Gauss rule (s, p) for the radius in the plane: s^2 has density proportional to (1 - x)^(d/2-1)."""
     xp = array_namespace(like)
     made: dict[str, Any] = {"dtype": xp.float64, "device": device(like)}
     # The Jacobi matrix of the orthonormal polynomials of (1 - z)^a on [-1, 1], z = 2 s^2 - 1.
@@ -69,7 +69,7 @@ def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
     z = xp.linalg.eigvalsh(xp.asarray(rows, **made))
     before, now = xp.zeros_like(z), xp.ones_like(z)
     total = xp.ones_like(z)
-    for j in range(1, n_nodes):  # Christoffel's numbers, as in `gauss_rule`
+    for j in range(1, n_nodes):  # Christoffel numbers, as in `gauss_rule`
         back = off[j - 2] if j > 1 else 0.0
         before, now = now, ((z - own[j - 1]) * now - back * before) / off[j - 1]
         total = total + now * now
@@ -78,7 +78,7 @@ def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
 
 
 def _radius_at(share: Array, k: int, d: int) -> Array:
-    """The radius (J, 1) that a share (J, 1) of the distribution in k of d dimensions lies below."""
+    """The radius (J, 1) below which lies a `share` (J, 1) of the distribution in k of d dimensions."""
     xp = array_namespace(share)
     x, w = gauss_rule(64, 1, share)
 
@@ -96,7 +96,7 @@ def _radius_at(share: Array, k: int, d: int) -> Array:
 
 
 class Spread:
-    """S = (P A A^T P)^(1/2) for A (C, d): how P A b spreads, its derivative, and the points b behind it."""
+    """S = (P A A^T P)^(1/2) for A (C, d), the spread of P A b, with its derivative."""
 
     def __init__(self, A: Array) -> None:
         xp = array_namespace(A)
@@ -106,7 +106,7 @@ class Spread:
         self.matrix = (self.vectors * self.values) @ self.vectors.T
 
     def gradient(self, G: Array) -> Array:
-        """The gradient in A of <G, S>: with S Y + Y S = (G + G^T)/2 it is 2 Y P A, centred."""
+        """The gradient in A of <G, S>: 2 Y P A, centred, where S Y + Y S = (G + G^T)/2."""
         xp, Q, s = array_namespace(G), self.vectors, self.values
         sums = s[:, None] + s
         known = sums > _NULL * xp.max(s)
@@ -116,7 +116,7 @@ class Spread:
         return found - xp.mean(found, axis=0, keepdims=True)
 
     def directions(self) -> Array:
-        """S^(-1) P A (C, d): the point v is the mean of the b that move predictions by S v."""
+        """S^(-1) P A (C, d), which maps v to the mean of the b that move predictions by S v."""
         xp, s = array_namespace(self.values), self.values
         known = s > _NULL * xp.max(s)
         inverse = xp.where(known, 1 / xp.where(known, s, xp.ones_like(s)), xp.zeros_like(s))

@@ -1,9 +1,9 @@
-"""The risk of examples on a line where the adversary leaves a part of it without weight.
+"""The risk of examples on a line if the worst case gives no weight to a part of it.
 
 For a divergence with a finite slope at 0 the worst case has no weight, or a constant share, where the loss is
-below a level L. What is left are the tails of the distribution of t, beyond the t at which the convex loss crosses L.
-They are integrated by a Gauss rule each, and L is found by Newton's method with the tails in its wake: no
-integral ever has a kink. The distribution of the cut points enters the second derivatives.
+below a level L. There remain the tails of t, beyond the points at which the convex loss crosses L. Each is
+integrated by a Gauss rule, and L is found by Newton's method, which moves the tails with it, so that no
+integral has a kink. The density at the cuts enters the second derivatives.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from phiball.refimpl.linear.line_loss import LineLoss
 from phiball.refimpl.linear.losses import LinearLoss
 
 _STEPS = 60
-_MET = 1e-10  # of the mass: an error of the level enters the value by its square
-_NEAR = 1e-6  # of the mass: one more step of Newton's leaves the square of it
-_MASS = 1e-20  # relative to the density at the start of a tail: where it is left off
+_MET = 1e-10  # tolerance on the mass: an error of the level enters the value squared
+_NEAR = 1e-6  # error of the mass that one more Newton step squares
+_MASS = 1e-20  # tails are truncated at this density, relative to that at their start
 _KINKED = ("indicator", "absolute", "hinge")
 
 
 def has_tails(divergence: Divergence) -> bool:
-    """Whether `TailQuadrature` serves a divergence: it has a level, and no atom, or one in closed form."""
+    """Whether `TailQuadrature` applies: the divergence has a level, and no atom or one in closed form."""
     return divergence.slope0 > -inf and (divergence.recession == inf or divergence.family in _KINKED)
 
 
 def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
-    """(phi*'(s), phi*''(s)), for Cressie-Read by one power."""
+    """(phi*'(s), phi*''(s)); for Cressie-Read with a single power."""
     if phi.family != "cressie_read":
         return phi.dconj(s), phi.d2conj(s)
     xp, k = array_namespace(s), phi.parameter
@@ -48,10 +48,10 @@ def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
 
 
 class TailQuadrature:
-    """Risks and their derivatives for a loss, a divergence and a price, where `moving` features move.
+    """Risks and their derivatives for a loss, a divergence and a price, with `moving` features that move.
 
-    A piece of a tail has 3/2 times as many nodes as `n_nodes` says, or twice as many. `like` is an array of the
-    library and the device of the data.
+    A piece of a tail has 3/2 or 2 times `n_nodes` nodes. `like` is an array of the library and the device of
+    the data.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class TailQuadrature:
         self.loss, self.phi, self.eta, self.d = loss, centred(divergence), eta, moving
         self.family, self.alpha = divergence.family, divergence.parameter
         power = self.alpha if self.family == "cressie_read" else None
-        # The weight starts like a root at its level: so does this variable, which needs more nodes.
+        # The weight has a root singularity at its level: substitute a square, which needs more nodes.
         self.rooted = self.family is None or (power is not None and power > 2)
         x, w = gauss_rule(2 * n_nodes if self.rooted else 3 * n_nodes // 2, 1, like)
         self.x, self.w = (1 + x) / 2, w
-        # Where the weight may grow like an exponential, nothing is left off.
+        # If the weight may grow exponentially, tails are not truncated.
         self.whole = self.family is None or (power is not None and power < 1.5)
         self.top = exp(lgamma((moving + 2) / 2) - lgamma((moving + 1) / 2)) / sqrt(pi)  # the density at 0
         self.shrink = _MASS ** (1 / moving)
@@ -73,7 +73,7 @@ class TailQuadrature:
         self.shared: tuple[Array, Array] | None = None
         if loss.monotone and self.family == "indicator":
             assert self.alpha is not None
-            # The CVaR of a monotone loss: the worst t are those beyond this one, whatever the model is.
+            # The CVaR of a monotone loss: the worst t are those beyond this cut, for every model.
             cut = upper_quantile(self.alpha, moving, like)
             self.fixed = xp.asarray([cut], dtype=xp.float64, device=device(like))
             if loss.kinks is None:
@@ -82,21 +82,21 @@ class TailQuadrature:
 
     @property
     def newton(self) -> bool:
-        """Whether the second derivative is all there is: the largest loss may change sides."""
+        """Whether the Hessian is exact; it is not if the largest loss may change sides."""
         return self.loss.monotone or self.family not in ("absolute", "hinge")
 
     def width(self) -> int:
-        """About how many nodes an example has."""
+        """The approximate number of nodes per example."""
         sides, pieces = 1 if self.loss.monotone else 2, 1 if self.loss.kinks is None else 3
         return int(self.x.shape[0]) * sides * pieces
 
     def __call__(self, m: Array, r: float, y: Array, start: Array | None) -> tuple[dict[str, Array], Array]:
-        """(sums as those of `LinearObjective`, levels) for predictions m (k,), labels y (k,) and a reach r > 0.
+        """(sums as in `LinearObjective`, levels) for predictions m (k,), labels y (k,) and a reach r > 0.
 
-        Levels (k,) are shares of the way from the least loss to the largest, which hardly change with the
-        model; `start` (k,) has those of another one, or is None.
+        Levels (k,) are relative, from 0 at the least loss to 1 at the largest, and change little with the
+        model; `start` (k,) has the levels of another model, or is None.
         """
-        with ignore_float_warnings():  # a step that is too long overflows, and is halved
+        with ignore_float_warnings():  # a step that overflows is halved by the line search
             return self._risk(LineLoss(self.loss, m, r, y), start)
 
     def _risk(self, line: LineLoss, start: Array | None) -> tuple[dict[str, Array], Array]:
@@ -120,7 +120,7 @@ class TailQuadrature:
             atom = tuple(xp.where(up, ends[1][i], ends[0][i]) for i in (1, 2)), xp.where(up, one, -one)
             return self._with_atom(line, level, sides, cuts, atom), one
         if self.family == "indicator":
-            if self.fixed is not None:  # the level moves with the model, and the cut does not
+            if self.fixed is not None:  # the level depends on the model, and the cut does not
                 if self.shared is not None:
                     t, p = sides[0][:, None] * self.shared[0], self.shared[1]
                 else:
@@ -154,11 +154,11 @@ class TailQuadrature:
         high: Array,
         start: Array | None,
     ) -> tuple[Array, list[Array]]:
-        """(the multiplier mu (k,), or the level of a CVaR, at which the weights have the mass one; cuts)."""
+        """(the multiplier mu (k,), or the level of a CVaR, at which the weights have mass one; the cuts)."""
         xp, m = array_namespace(line.m), line.m
         mu = line(xp.zeros_like(m))[0] if start is None else xp.clip(start, low, high)
         cuts = list(bottoms)
-        rows: Array | None = None  # those that are not done
+        rows: Array | None = None  # rows that have not converged
         for _ in range(_STEPS):
             part = line if rows is None else LineLoss(line.loss, m[rows], line.r, line.y[rows])
             at, low_, high_ = (v if rows is None else v[rows] for v in (mu, low, high))
@@ -187,9 +187,9 @@ class TailQuadrature:
         return mu, cuts
 
     def _excess(self, surplus: Array) -> Array:
-        """What Newton's method divides by the rate: the mass to the power k - 1 is straighter.
+        """The numerator of Newton's step, for the mass to the power k - 1, which is closer to linear.
 
-        It is a straight line where all losses are equal.
+        It is linear if all losses are equal.
         """
         if self.family != "cressie_read" or self.alpha == 2:
             return surplus
@@ -200,14 +200,14 @@ class TailQuadrature:
     def _surplus(
         self, line: LineLoss, mu: Array, sides: list[Array], bottoms: list[Array], near: list[Array]
     ) -> tuple[list[Array], Array, Array]:
-        """(the cuts, the mass of the weights minus one, and minus its derivative) at mu (k,)."""
+        """(the cuts, the mass of the weights minus one, and minus the derivative of the mass) at mu (k,)."""
         xp, eta, phi = array_namespace(mu), self.eta, self.phi
         level = mu if self.family == "indicator" else mu + eta * phi.slope0
         cuts = [line.crossing(level, *at) for at in zip(sides, bottoms, near, strict=True)]
         t, p = self._nodes(line, sides, cuts)
         if self.family == "indicator":
             rate = xp.zeros_like(mu)
-            for _, q, _ in self._cut_distribution(line, sides, cuts):
+            for _, q, _ in self._cut_density(line, sides, cuts):
                 rate = rate + q
             return cuts, xp.sum(p, axis=1) - self.alpha, rate
         s = (line(t)[0] - mu[:, None]) / eta
@@ -215,7 +215,7 @@ class TailQuadrature:
         return cuts, xp.sum(p * gamma, axis=1) - 1, xp.sum(p * q, axis=1) / eta
 
     def _nodes(self, line: LineLoss, sides: list[Array], cuts: list[Array]) -> tuple[Array, Array]:
-        """(t, p), both (k, K), on the tails beyond the cuts: p sums to their mass."""
+        """(t, p), both (k, K), on the tails beyond the cuts; p sums to their mass."""
         xp = array_namespace(line.m)
         ts, ps = [], []
         for side, cut in zip(sides, cuts, strict=True):
@@ -238,15 +238,15 @@ class TailQuadrature:
             ts.append(side[:, None] * xp.sin(angle))
             ps.append(self.top * weight * density)
         t, p = (ts[0], ps[0]) if len(ts) == 1 else (xp.concat(ts, axis=1), xp.concat(ps, axis=1))
-        # Tails that are all of the line have the mass one: a mass that is off by the error of the rule has
-        # no level where the loss hardly varies.
+        # Tails that cover the whole line are normalized: with the quadrature error in the mass there would be
+        # no level if the loss is almost constant.
         whole: Array = cuts[0] <= -1.0 if len(cuts) == 1 else cuts[0] + cuts[1] <= 0.0
         return t, xp.where(whole[:, None], p / xp.sum(p, axis=1, keepdims=True), p)
 
-    def _cut_distribution(
+    def _cut_density(
         self, line: LineLoss, sides: list[Array], cuts: list[Array]
     ) -> list[tuple[Array, Array, Array]]:
-        """(t, q, the slope of the loss) at each cut: q dL is the mass that a change dL of the level moves."""
+        """(t, q, the slope of the loss) at each cut, where a change dL of the level moves the mass q dL."""
         xp = array_namespace(line.m)
         out = []
         for side, cut in zip(sides, cuts, strict=True):
@@ -269,7 +269,7 @@ class TailQuadrature:
         value = level + xp.sum(gamma * (f - level[:, None]), axis=1)
         sums = _moments(value, gamma * slope, gamma * curvature, t)
         total, one, two = (xp.zeros_like(level) for _ in range(3))
-        for t, q, slope in self._cut_distribution(line, sides, cuts):
+        for t, q, slope in self._cut_density(line, sides, cuts):
             q = q / self.alpha
             _add_square(sums, q, slope, slope * t)
             total, one, two = total + q, one + q * slope, two + q * slope * t
@@ -280,7 +280,7 @@ class TailQuadrature:
     def _with_atom(
         self, line: LineLoss, level: Array, sides: list[Array], cuts: list[Array], atom: Any
     ) -> dict[str, Array]:
-        """The mean of max(f, L), where L is a constant below the largest loss."""
+        """The mean of max(f, L), where L is a fixed amount below the largest loss."""
         xp = array_namespace(line.m)
         t, p = self._nodes(line, sides, cuts)
         f, slope, curvature = line(t)
@@ -290,7 +290,7 @@ class TailQuadrature:
         rest = xp.clip(1 - xp.sum(p, axis=1), 0.0, 1.0)
         sums["a"], sums["b"] = sums["a"] + rest * steepest, sums["b"] + rest * steepest * end
         _add_square(sums, rest * bend, xp.ones_like(end), end)
-        for t, q, slope in self._cut_distribution(line, sides, cuts):
+        for t, q, slope in self._cut_density(line, sides, cuts):
             _add_square(sums, q, slope - steepest, slope * t - steepest * end)
         return sums
 

@@ -23,7 +23,7 @@ def onto_box(low: float | Array, high: float | Array) -> Map:
     Returns a function of theta, for `projected_sgd`.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import onto_box
+    >>> from phiball.optimize import onto_box
     >>> print(onto_box(0.0, 1.0)(np.array([-0.5, 0.25, 3.0])))
     [0.   0.25 1.  ]
     """
@@ -61,7 +61,8 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
     Returns a function of theta, for `projected_sgd`.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball, onto_ball
+    >>> from phiball import Ball
+    >>> from phiball.optimize import onto_ball
     >>> print(onto_ball(Ball(2, 1.0))(np.array([3.0, 4.0])))
     [0.6 0.8]
     """
@@ -90,7 +91,7 @@ def onto_simplex(theta: Array) -> Array:
     eta = 1/m.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import onto_simplex
+    >>> from phiball.optimize import onto_simplex
     >>> print(onto_simplex(np.array([0.5, 1.0, -2.0])))
     [0.25 0.75 0.  ]
     """

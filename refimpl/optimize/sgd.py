@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.backends import Array, array_namespace, as_rng, detach
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
     check_same_array_type,
     valid_array,
     valid_count,
     valid_number,
-    valid_rng,
 )
 
 Map = Callable[[Array], Array]
@@ -45,7 +45,7 @@ def projected_sgd(
     steps: int,
     project: Map = _everywhere,
     average: bool = True,
-    rng: Rng | None = None,
+    rng: Any = None,
 ) -> Iterates:
     r"""Minimise a function by projected stochastic gradient descent, from noisy gradients $V$.
 
@@ -58,7 +58,7 @@ def projected_sgd(
     - `steps`: T, the number of iterates theta_1, ..., theta_T. There are T - 1 gradients, as in the paper.
     - `project`: the projection onto Theta, such as `onto_box(0, 1)`; none by default.
     - `average`: True returns the mean of the T iterates, for a convex F. False picks one of them at random.
-    - `rng`: from `phiball.backends.rng`, needed for average=False.
+    - `rng`: for average=False, a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
 
     Returns `theta`, the answer, and `last`, the last iterate. Many runs go at once if they are stacked along
     leading axes of theta0. For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T), D >= |theta_1 - theta*|,
@@ -89,7 +89,7 @@ def mirror_descent(
     step_size: float | Callable[[int], float],
     steps: int,
     average: bool = True,
-    rng: Rng | None = None,
+    rng: Any = None,
 ) -> Iterates:
     r"""Minimise a function over the simplex by mirror descent, $\theta_{t+1} \propto \theta_t e^{-\tau V}$.
 
@@ -139,7 +139,7 @@ def _descend(
     step_size: float | Callable[[int], float],
     steps: int,
     average: bool,
-    rng: Rng | None,
+    rng: Any,
 ) -> Iterates:
     xp = array_namespace(theta)
     _valid_function("gradient", gradient)
@@ -148,7 +148,7 @@ def _descend(
         raise TypeError(f"average is {average!r}; expected True or False")
     if not callable(step_size):
         valid_number("step_size", step_size, above=0.0)
-    pick = 1 if average else 1 + int(valid_rng(rng).integers(steps, (), like=theta))
+    pick = 1 if average else 1 + int(as_rng(rng).integers(steps, (), like=theta))
     chosen = theta
     total = xp.astype(theta, xp.float64)  # single precision would lose small moves in a long sum
     for t in range(1, steps):

@@ -150,7 +150,7 @@ def bellman(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
 def value_iteration(
     mdp: MDP, perturbation: StatePerturbation, *, tol: float, max_iter: int = 100_000
 ) -> FixedPoint:
-    """Find the fixed point of the robust Bellman operator to within `tol`, with a certificate.
+    """Find the fixed point of the robust Bellman operator to within `tol`, with an error bound.
 
     Arguments:
     - `mdp`, `perturbation`: as in `bellman`.

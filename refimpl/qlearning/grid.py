@@ -1,4 +1,4 @@
-"""The distribution of a perturbed state: neighbourhoods of tabular states, and grids of continuous ones."""
+"""Distributions of perturbed states: neighbourhoods of tabular states, and grids of continuous states."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The distribution of the perturbed state, for each of n states: beta(s; rho) of Section 6.2 on a table.
+    """The reference distributions beta(s; rho) of the perturbed state, for each of n states (Section 6.2).
 
     Arguments:
-    - `index` (n, k) int64: where the perturbation of state i may lead.
-    - `weight` (n, k): with which probability. Rows sum to one, and are rescaled to do so exactly. A shorter
-      row is filled up with weight zero. An index may occur twice.
+    - `index` (n, k) int64: the states that the perturbation of state i may lead to.
+    - `weight` (n, k): their probabilities. Rows sum to one, and are rescaled to do so exactly. Pad shorter
+      rows with weight zero. An index may occur twice.
 
-    Row i belongs to state i of a table, or to landing i of a batch of continuous states.
+    Row i belongs to state i of a table, or to the i-th of a batch of continuous states.
 
     >>> import numpy as np
     >>> walk = Neighbourhood(np.array([[0, 1], [0, 1]]), np.array([[0.75, 0.25], [0.5, 0.5]]))
@@ -43,20 +43,19 @@ class Neighbourhood:
             )
         xp = array_namespace(self.index)
         if not xp.all(self.index >= 0):
-            raise ValueError(f"index contains {int(xp.min(self.index))}; expected numbers of states, from 0")
+            raise ValueError(f"index contains {int(xp.min(self.index))}; expected nonnegative state numbers")
         object.__setattr__(self, "weight", valid_distribution("weight", self.weight))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of boxes of one size, which turns continuous states into states of a table.
+    """A grid of equal boxes, which discretises continuous states.
 
     Arguments:
     - `low`, `high`: the range of each of d dimensions.
     - `bins`: the number of boxes in each.
 
-    A state outside the range belongs to the outermost box. Boxes are numbered from 0, with the last dimension
-    running fastest.
+    A state outside the range belongs to the outermost box. Boxes are numbered from 0 in C order.
 
     >>> import numpy as np
     >>> grid = Grid(low=(0.0, -1.0), high=(1.0, 1.0), bins=(2, 4))
@@ -77,7 +76,7 @@ class Grid:
         if not 0 < len(low) == len(high) == len(self.bins):
             raise ValueError(
                 f"low, high and bins have {len(low)}, {len(high)} and {len(self.bins)} entries; expected one "
-                "each per dimension"
+                "per dimension each"
             )
         if not all(a < b for a, b in zip(low, high, strict=True)):
             raise ValueError(f"low is {self.low!r} and high {self.high!r}; expected low below high")
@@ -95,7 +94,7 @@ class Grid:
         return tuple((b - a) / n for a, b, n in zip(self.low, self.high, self.bins, strict=True))
 
     def cell(self, x: Array) -> Array:
-        """The number of the box that each state x (..., d) belongs to: int64 of shape (...).
+        """The number of the box that contains each state x (..., d): int64 of shape (...).
 
         >>> import numpy as np
         >>> Grid((0.0,), (1.0,), (4,)).cell(np.array([[-3.0], [0.3], [1.0]]))
@@ -113,15 +112,15 @@ class Grid:
 
         Arguments:
         - `x` (n, d): continuous states.
-        - `radius`: a number, or one per dimension; zero leaves that dimension alone.
+        - `radius`: a number, or one per dimension; zero means no perturbation in that dimension.
 
         Returns a `Neighbourhood` whose row i belongs to x[i]. The probability of a box is the product over
-        dimensions of the part of [x_j - rho_j, x_j + rho_j] that lies in it. So the expectation of Section
-        6.2 is a finite sum: of 2^d boxes, if rho is at most half a box.
+        dimensions of the fraction of [x_j - rho_j, x_j + rho_j] that lies in it. So the expectation of
+        Section 6.2 is a finite sum, of at most 2^d boxes if rho is at most half a box.
 
         >>> import numpy as np
-        >>> distribution = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
-        >>> distribution.index.tolist(), distribution.weight.tolist()
+        >>> near = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
+        >>> near.index.tolist(), near.weight.tolist()
         ([[1, 2], [0, 1]], [[0.75, 0.25], [1.0, 0.0]])
         """
         self._check(x)
@@ -130,18 +129,18 @@ class Grid:
         return self._distribution([self._units(x, j) for j in range(len(self.bins))], radius)
 
     def neighbourhood(self, radius: float | Sequence[float], *, like: Array) -> Neighbourhood:
-        """The distribution of the box of c + b for the centre c of each box, with b uniform on the linf ball.
+        """The distribution of the box of c + b for the centre c of each box, b uniform on the linf ball.
 
         Arguments:
         - `radius`: a number, or one per dimension.
-        - `like`: an array, whose library and dtype the result has.
+        - `like`: an array of the library and dtype of the result.
 
         Returns a `Neighbourhood` for a table whose states are the boxes. A radius of at most half a box never
-        leaves it: use `perturbed` if the continuous state is known.
+        leaves the box: use `perturbed` if the continuous state is known.
 
         >>> import numpy as np
-        >>> distribution = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))
-        >>> distribution.index.tolist(), distribution.weight.tolist()
+        >>> near = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))
+        >>> near.index.tolist(), near.weight.tolist()
         ([[0, 1, 2], [0, 1, 2], [0, 1, 2]], [[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])
         """
         valid_array("like", like)
@@ -157,21 +156,19 @@ class Grid:
         valid_array("x", x)
         xp = array_namespace(x)
         if x.ndim == 0 or x.shape[-1] != len(self.bins):
-            raise ValueError(
-                f"x has shape {tuple(x.shape)}; expected {len(self.bins)} numbers along the last axis"
-            )
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected (..., {len(self.bins)})")
         if not xp.all(xp.isfinite(x)):
             raise ValueError("x contains NaN or an infinity; expected finite states")
 
     def _units(self, x: Array, j: int) -> Array:
-        """Coordinate j of the states, counted in boxes."""
+        """Coordinate j of the states, in boxes."""
         return (x[..., j] - self.low[j]) / self.width[j]
 
     def _distribution(self, units: list[Array], radius: float | Sequence[float]) -> Neighbourhood:
         radii = _numbers("radius", radius if isinstance(radius, Sequence) else (radius,) * len(self.bins))
         if len(radii) != len(self.bins) or not all(r >= 0 for r in radii):
             raise ValueError(
-                f"radius is {radius!r}; expected a number that is not negative, or {len(self.bins)} of them"
+                f"radius is {radius!r}; expected a nonnegative number, or {len(self.bins)} of them"
             )
         xp = array_namespace(units[0])
         n = units[0].shape[0]
@@ -185,7 +182,10 @@ class Grid:
 
 
 def _overlaps(u: Array, a: float, n: int) -> tuple[Array, Array]:
-    """Boxes (m, k) of [u - a, u + a] among n of size one, and the part of it in each; the ends are open."""
+    """Boxes (m, k) that meet [u - a, u + a], among n of size one, and the fraction of it in each.
+
+    The outermost boxes are unbounded.
+    """
     xp = array_namespace(u)
     k = min(n, ceil(2 * a) + 1)
     first = _clipped(xp.floor(u - a), n - k)
@@ -194,14 +194,14 @@ def _overlaps(u: Array, a: float, n: int) -> tuple[Array, Array]:
     if k == 1:
         return cells, below + 1
     edges = xp.astype(cells[:, 1:], u.dtype)
-    # The distribution function at the edges between boxes; beyond the first and the last it is 0 and 1.
+    # The distribution function at the edges between boxes, and 0 and 1 at the ends.
     inner = xp.clip((edges - u[:, None] + a) / (2 * a), 0.0, 1.0)
     at = xp.concat([below, inner, below + 1], axis=1)
     return cells, at[:, 1:] - at[:, :-1]
 
 
 def _clipped(x: Array, top: int) -> Array:
-    """x as int64 within 0, ..., top; clipped as a float, which holds more."""
+    """x clipped to 0, ..., top as int64; clipped before the cast, which may overflow."""
     xp = array_namespace(x)
     return xp.astype(xp.clip(x, 0.0, float(top)), xp.int64)
 
@@ -214,9 +214,6 @@ def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
     if not all(isfinite(v) for v in numbers):
         raise ValueError(f"{name} is {values!r}; expected finite numbers")
     return numbers
-
-
-# --- Checks that the files of Section 6.2 share -------------------------------------------------
 
 
 def valid_index(name: str, x: Array) -> None:

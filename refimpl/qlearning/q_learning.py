@@ -81,7 +81,7 @@ def q_update(
     check_table(Q, neighbourhood)
     if Q.ndim != 2:
         raise ValueError(f"Q has shape {tuple(Q.shape)}; expected (S, A)")
-    _check_transition(transition, *Q.shape, neighbourhood.index.shape[0])
+    _check_transition(transition, Q, neighbourhood)
     if not (isinstance(step_size, (int, float)) and 0 < step_size <= 1):
         raise ValueError(f"step_size is {step_size!r}; expected a number in (0, 1]")
     valid_discount(discount)
@@ -94,10 +94,10 @@ def q_update(
     return _moved(Q, transition.s, transition.a, step_size, target)
 
 
-def _check_transition(transition: Transition, states: int, actions: int, rows: int) -> None:
+def _check_transition(transition: Transition, Q: Array, neighbourhood: Neighbourhood) -> None:
     if not isinstance(transition, Transition):
         raise TypeError(f"transition is {transition!r}; expected a Transition")
-    for name, n in (("s", states), ("a", actions), ("s_next", rows)):
+    for name, n in (("s", Q.shape[0]), ("a", Q.shape[1]), ("s_next", neighbourhood.index.shape[0])):
         i = getattr(transition, name)
         if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < n:
             raise ValueError(f"{name} is {i!r}; expected a whole number from 0 to {n - 1}")

@@ -63,6 +63,11 @@ class StatePerturbation:
         object.__setattr__(self, "divergence", as_divergence(self.divergence))
         object.__setattr__(self, "maximum", Maximum(self.maximum))
 
+    @property
+    def phi(self) -> Divergence:
+        """The divergence, with its name resolved."""
+        return as_divergence(self.divergence)
+
 
 def robust_value(
     Q: Array,
@@ -114,6 +119,7 @@ def value_of(
     """`robust_value` of the rows of `neighbourhood`, without argument checks."""
     if estimator is None:
         return _soft_minimum(Q, neighbourhood.index, neighbourhood.weight, perturbation)
+    assert rng is not None
     (group,) = estimator.assign_levels(1, rng, like=Q)
     points = _draw(neighbourhood, 2**group.level, Q, rng)
     value = _on_points(Q, points, perturbation)
@@ -131,7 +137,7 @@ def _soft_minimum(Q: Array, index: Array, weight: Array, perturbation: StatePert
     near = xp.take(rows, xp.reshape(index, (-1,)), axis=-2)
     near = xp.reshape(near, (*Q.shape[:-2], *index.shape, rows.shape[-1]))
     near = xp.moveaxis(near, -1, -2)  # (..., n, A, k)
-    soft = -worst_case(-near, perturbation.eta, perturbation.divergence, p=weight[:, None, :]).value
+    soft = -worst_case(-near, perturbation.eta, perturbation.phi, p=weight[:, None, :]).value
     return xp.max(soft, axis=-1)
 
 

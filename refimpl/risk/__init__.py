@@ -1,28 +1,25 @@
-"""Risks of a model: regularized, adversarial and budgeted, and the worst-case density."""
+"""Risks of a model: robust and adversarial risk, and the worst-case distribution."""
 
 from phiball.refimpl.risk.adversarial_risk import AdversarialRisk, adversarial_risk
-from phiball.refimpl.risk.constrained import ConstrainedRisk, constrained_risk
 from phiball.refimpl.risk.density import (
     Density,
-    Draws,
+    WorstCaseSample,
     worst_case_density,
     worst_case_sample,
 )
-from phiball.refimpl.risk.quadrature import Integral, Quadrature, integrated_risk, quadrature
-from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
+from phiball.refimpl.risk.estimate import Estimate
+from phiball.refimpl.risk.quadrature import Quadrature, QuadratureRule, quadrature_rule
+from phiball.refimpl.risk.robust_risk import robust_risk
 
 __all__ = [
     "AdversarialRisk",
-    "ConstrainedRisk",
     "Density",
-    "Draws",
     "Estimate",
-    "Integral",
     "Quadrature",
+    "QuadratureRule",
+    "WorstCaseSample",
     "adversarial_risk",
-    "constrained_risk",
-    "integrated_risk",
-    "quadrature",
+    "quadrature_rule",
     "robust_risk",
     "worst_case_density",
     "worst_case_sample",

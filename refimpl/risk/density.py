@@ -1,27 +1,27 @@
-"""The worst-case distribution of Theorem 1 (II): its density and its atoms, and draws from it."""
+"""The worst-case distribution of Theorem 1 (II): its density and atoms, and samples of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from phiball.backends import Array, Rng, array_namespace, detach, device, ignore_float_warnings
+from phiball.backends import Array, array_namespace, as_rng, detach, device, ignore_float_warnings
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
+from phiball.refimpl.inner.divergences import Divergence, as_divergence, centred
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.numerics import tolerance
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.adversarial_risk import highest
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
+    check_reference,
     each_eta,
     evaluated,
     in_rows,
     indices,
     tiles,
     valid_data,
-    valid_sampling,
 )
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
@@ -29,11 +29,11 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 
 @dataclass(frozen=True)
 class Density:
-    """The worst-case distribution: its density, and its atoms if there are any.
+    """The density and the atoms of the worst-case distribution.
 
     - `density` (K,): the density at each of the requested points.
-    - `atoms` (N,) + event: the sampled maximiser of the loss around each data point.
-    - `masses` (N,): the mass of the atom there; zero unless phi has a finite recession.
+    - `atoms` (N,) + event: the sampled maximizer of the loss around each data point.
+    - `masses` (N,): the mass of each atom; zero unless phi has a finite recession.
 
     The density integrates to one minus the sum of the masses.
     """
@@ -49,11 +49,11 @@ def worst_case_density(
     x: Array,
     reference: Ball,
     eta: float | Array,
-    divergence: Divergence,
+    divergence: str | Divergence = "entropic",
     *,
     at: Array,
-    n_samples: int,
-    rng: Rng,
+    n_samples: int = 100,
+    rng: Any = None,
     chunk: int = CHUNK,
 ) -> Density:
     r"""Evaluate the density of the worst-case distribution at given points.
@@ -62,23 +62,23 @@ def worst_case_density(
     \zeta_z = (\phi^*)'\Big(\frac{f - \mu_z}{\eta}\Big)$$
 
     Arguments:
-    - `at` (K,) + event: the points. loss(x, i) is called for those in the ball around each z.
+    - `at` (K,) + event: the points. The loss is called for those in the ball around each data point.
+    - `reference`: a `Ball` without clip and feature_scale, with a positive radius.
     - `n_samples`: the number of points of each ball from which mu_z is computed.
-    - The others are those of `robust_risk`. The ball has no clip, as there would be no density.
+    - The others are those of `robust_risk`.
 
     Returns `density` (K,), and the `atoms` with their `masses`. For a phi of finite recession (the absolute
-    value, the hinge, Cressie-Read with k < 1) part of the mass may be an atom at the maximiser of f, which
-    Examples 4 and 5 lack (claim E4c). For the indicator, points whose loss is exactly the quantile take the
-    fraction that is left for them (claim E1).
+    value, the hinge, Cressie-Read with k < 1) part of the mass may be an atom at the maximizer of f, which
+    Examples 4 and 5 omit (claim E4c). For the indicator, points whose loss is exactly the quantile share the
+    remaining mass (claim E1).
 
     Reference: Theorem 1 (II), Eq. (condition:zeta:mu).
 
     >>> import numpy as np
-    >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ABSOLUTE, Ball, worst_case_density
-    >>> z, at = np.full((1, 1), 0.5), np.array([[0.3], [0.9]])
+    >>> from phiball import Ball, worst_case_density
+    >>> x, at = np.full((1, 1), 0.5), np.array([[0.3], [0.9]])
     >>> found = worst_case_density(
-    ...     lambda x, i: x[:, 0], z, Ball(2, 0.5), 0.2, ABSOLUTE, at=at, n_samples=4000, rng=rng(0)
+    ...     lambda x, i: x[:, 0], x, Ball("l2", 0.5), 0.2, "tv", at=at, n_samples=4000, rng=0
     ... )
     >>> print(found.density, np.round(found.masses, 1), np.round(found.atoms, 2))
     [0. 1.] [0.6] [[1.]]
@@ -92,14 +92,13 @@ def worst_case_density(
         or not (reference.clip is reference.feature_scale is None)
     ):
         raise ValueError(
-            f"reference is {reference!r}; expected a Ball with a positive radius, without clip or feature_scale"
+            f"reference is {reference!r}; expected a Ball of positive radius, without clip or feature_scale"
         )
-    valid_sampling(reference, rng)
-    valid_divergence(divergence)
+    phi, rng = as_divergence(divergence), as_rng(rng)
     n = valid_count("n_samples", n_samples, 1)
     valid_count("chunk", chunk, 1)
     eta = each_eta(eta, x)
-    c = centred(divergence)
+    c = centred(phi)
     total = xp.zeros(at.shape[0], dtype=x.dtype, device=device(x))
     atoms, masses = [], []
     done = 0
@@ -115,13 +114,13 @@ def worst_case_density(
             total = total + xp.astype(zeta, x.dtype, copy=False)
         done += f.shape[0]
     N = x.shape[0]
-    with ignore_float_warnings():  # a density in many dimensions may overflow, and then is infinite
+    with ignore_float_warnings():  # a density in many dimensions may overflow to inf
         density = xp.exp(xp.log(total / N) - reference.log_volume(prod(x.shape[1:])))
     return Density(density, xp.concat(atoms), xp.concat(masses) / N)
 
 
 class _Solved(NamedTuple):
-    """Of each row: losses, eta, mu, the ratios zeta on the sample without the atom, and the atom's mass."""
+    """Losses, eta, mu, the ratios zeta without the atom, and the mass of the atom, for each row."""
 
     f: Array
     eta: Array
@@ -142,8 +141,8 @@ def _solve(f: Array, eta: Array, c: Divergence) -> _Solved:
     if c.recession < xp.inf:
         top = xp.max(f, axis=-1, keepdims=True)
         with ignore_float_warnings():
-            edge = c.dconj(c.recession + (f - top) / eta[:, None])  # mu as low as it may be
-        finite = xp.isfinite(edge)  # not at the top itself, where there is a pole
+            edge = c.dconj(c.recession + (f - top) / eta[:, None])  # the smallest mu
+        finite = xp.isfinite(edge)  # the top is a pole
         edge = xp.where(finite, edge, xp.zeros_like(edge))
         left = 1 - xp.mean(edge, axis=-1)
         edge = xp.where(finite, edge, xp.max(edge, axis=-1, keepdims=True))
@@ -155,19 +154,19 @@ def _solve(f: Array, eta: Array, c: Divergence) -> _Solved:
 
 
 def _zeta_at(
-    loss: Loss, at: Array, z: Array, row: int, ball: Ball, solved: _Solved, chunk: int, c: Divergence
+    loss: Loss, at: Array, x: Array, row: int, ball: Ball, solved: _Solved, chunk: int, c: Divergence
 ) -> Array:
-    """zeta_z at each of the points `at`, zero outside the ball around z."""
+    """zeta_z at the points `at`, zero outside the ball around data point `row`."""
     xp = array_namespace(at)
-    inside = ball.contains(at, z[row, ...], event_ndim=z.ndim - 1)
+    inside = ball.contains(at, x[row, ...], event_ndim=x.ndim - 1)
     chosen = xp.nonzero(inside)[0]
     if chosen.shape[0] == 0:
         return xp.zeros(at.shape[0], dtype=solved.f.dtype, device=device(at))
-    x = xp.take(at, chosen, axis=0)
+    points = xp.take(at, chosen, axis=0)
     i = xp.full(chosen.shape[0], row, dtype=xp.int64, device=device(at))
-    f = detach(xp.concat([f for _, _, f in evaluated(loss, [(x, i)], chunk)]))
+    f = detach(xp.concat([f for _, _, f in evaluated(loss, [(points, i)], chunk)]))
     if not 0 < c.curvature1 < xp.inf:
-        # mu may be the smallest sampled loss: what lies below is not beyond a jump for that.
+        # mu may be the smallest sampled loss; a slightly smaller loss must not fall beyond the jump.
         lowest = xp.min(solved.f)
         f = xp.where(f > lowest, f, lowest)
     with ignore_float_warnings():
@@ -175,7 +174,7 @@ def _zeta_at(
     if c.recession < xp.inf:
         largest = xp.max(solved.zeta)
         zeta = xp.where(zeta < largest, zeta, largest)
-    # Where phi*' jumps, points tied with sampled ones share their ratio.
+    # Where phi*' jumps, a point with the loss of a sampled point takes its ratio.
     order = xp.argsort(solved.f, stable=True)
     ranked, ratios = xp.take(solved.f, order), xp.take(solved.zeta, order)
     first, last = xp.searchsorted(ranked, f, side="left"), xp.searchsorted(ranked, f, side="right")
@@ -186,24 +185,24 @@ def _zeta_at(
     return xp.where(inside, spread, xp.zeros_like(spread))
 
 
-def _valid_at(at: Array, z: Array) -> Array:
-    xp = array_namespace(z)
+def _valid_at(at: Array, x: Array) -> Array:
+    xp = array_namespace(x)
     valid_array("at", at)
-    check_same_array_type("at", at, z, other="z")
-    if tuple(at.shape[1:]) != tuple(z.shape[1:]) or at.ndim != z.ndim:
+    check_same_array_type("at", at, x, other="x")
+    if tuple(at.shape[1:]) != tuple(x.shape[1:]) or at.ndim != x.ndim:
         raise ValueError(
-            f"at has shape {tuple(at.shape)}; expected (K,) + event, where the points of z have shape "
-            f"{tuple(z.shape[1:])}"
+            f"at has shape {tuple(at.shape)}; expected (K,) + event, where the points of x have shape "
+            f"{tuple(x.shape[1:])}"
         )
-    return xp.astype(detach(at), z.dtype, copy=False)
+    return xp.astype(detach(at), x.dtype, copy=False)
 
 
 @dataclass(frozen=True)
-class Draws:
-    """Independent draws from the worst-case distribution.
+class WorstCaseSample:
+    """Independent points of the worst-case distribution.
 
-    - `points` (n,) + event: the draws.
-    - `index` (n,): the data point that each was moved from.
+    - `points` (size,) + event: the points.
+    - `index` (size,): the data point from which each was moved.
     """
 
     points: Array
@@ -216,42 +215,40 @@ def worst_case_sample(
     x: Array,
     reference: Distribution,
     eta: float | Array,
-    divergence: Divergence,
+    divergence: str | Divergence = "entropic",
     *,
     size: int,
-    n_samples: int,
-    rng: Rng,
+    n_samples: int = 100,
+    rng: Any = None,
     chunk: int = CHUNK,
-) -> Draws:
+) -> WorstCaseSample:
     """Draw `size` independent points from the worst-case distribution, by resampling.
 
     Arguments:
-    - `size`: the number of draws.
-    - `n_samples`: the number of candidates per draw.
-    - The others are those of `robust_risk`. The candidates of one draw are held in memory at a time.
+    - `size`: the number of points.
+    - `n_samples`: the number of candidates per point.
+    - The others are those of `robust_risk`. The candidates of one point are held in memory at a time.
 
-    Returns `points` (n,) + event, and `index` (n,), the data point that each was moved from.
+    Returns `points` (size,) + event, and `index` (size,), the data point from which each was moved.
 
-    For each draw a data point is picked uniformly, the inner problem is solved on `n_samples` points of its
-    ball, and one of them is picked with the worst-case probabilities: n * samples losses. The draws are
-    independent; their distribution is off by O(1/samples) for a smooth phi.
+    For each point a data point is drawn uniformly, the inner problem is solved on `n_samples` candidates of
+    its reference distribution, and one of them is drawn with the worst-case probabilities. This evaluates
+    size * n_samples losses. The points are independent; the error of their distribution is O(1/n_samples) for
+    a smooth phi.
 
     Reference: Theorem 1 (II).
 
     >>> import numpy as np
-    >>> from phiball.backends import rng
-    >>> from phiball.refimpl import QUADRATIC, Ball, worst_case_sample
-    >>> z = np.full((1, 1), 0.5)
-    >>> draws = worst_case_sample(
-    ...     lambda x, i: x[:, 0], z, Ball(2, 0.5), 0.125, QUADRATIC, size=500, n_samples=500, rng=rng(0)
-    ... )
-    >>> bool(np.min(draws.points) > 0.45), draws.points.shape  # f <= mu = 1/2 has no mass
+    >>> from phiball import Ball, worst_case_sample
+    >>> loss, x = lambda x, i: x[:, 0], np.full((1, 1), 0.5)
+    >>> draws = worst_case_sample(loss, x, Ball("l2", 0.5), 0.125, "chi2", size=500, n_samples=500, rng=0)
+    >>> bool(np.min(draws.points) > 0.45), draws.points.shape  # losses up to mu = 1/2 have no mass
     (True, (500, 1))
     """
     x = valid_data(x)
     xp = array_namespace(x)
-    valid_sampling(reference, rng)
-    valid_divergence(divergence)
+    check_reference(reference)
+    phi, rng = as_divergence(divergence), as_rng(rng)
     valid_count("size", size, 1)
     valid_count("n_samples", n_samples, 1)
     valid_count("chunk", chunk, 1)
@@ -264,22 +261,22 @@ def worst_case_sample(
     for candidates, losses in in_rows(((points, f) for points, _, f in pieces), n_samples):
         g = losses.shape[0]
         part = slice(done, done + g)
-        weights = worst_case(detach(losses), xp.take(eta, index[part]), divergence).weights
+        weights = worst_case(detach(losses), xp.take(eta, index[part]), phi).weights
         drawn.append(_pick(candidates, weights, u[part]))
         done += g
-    return Draws(xp.concat(drawn), index)
+    return WorstCaseSample(xp.concat(drawn), index)
 
 
-def _pick(x: Array, weights: Array, u: Array) -> Array:
-    """The point of each row at which the cumulative weights pass u: x (g, n) + event, weights (g, n)."""
-    xp = array_namespace(x)
+def _pick(points: Array, weights: Array, u: Array) -> Array:
+    """The point of each row where the cumulative weights pass u: points (g, n) + event, weights (g, n)."""
+    xp = array_namespace(points)
     g, n = weights.shape
     cumulative = xp.cumulative_sum(xp.astype(weights, xp.float64, copy=False), axis=-1)
     passed = cumulative > u[:, None] * cumulative[:, -1:]
-    # Rounding may leave none that passes: then it is the last one with weight.
-    number = xp.arange(n, dtype=xp.int64, device=device(x))
+    # If rounding leaves none that passes, take the last point with a positive weight.
+    number = xp.arange(n, dtype=xp.int64, device=device(points))
     last = xp.max(xp.where(weights > 0, number, xp.zeros_like(number)), axis=-1)
     first = xp.sum(xp.astype(~passed, xp.int64), axis=-1)
     chosen = xp.where(first < last, first, last)
-    place = xp.arange(g, dtype=xp.int64, device=device(x)) * n + chosen
-    return xp.take(xp.reshape(x, (g * n, *x.shape[2:])), place, axis=0)
+    position = xp.arange(g, dtype=xp.int64, device=device(points)) * n + chosen
+    return xp.take(xp.reshape(points, (g * n, *points.shape[2:])), position, axis=0)

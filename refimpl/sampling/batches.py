@@ -1,9 +1,9 @@
-"""Data that comes in batches: one pass, in bounded memory, with the numbers of the data held at once."""
+"""Data in batches: one pass in bounded memory, with the results of the data held in one array."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm
 from typing import Any, TypeAlias
 
@@ -11,80 +11,107 @@ from phiball.backends import Array, array_namespace, detach, is_array_api_obj
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import TILE, indices, joined, valid_data
-from phiball.refimpl.types import Distribution
+from phiball.refimpl.types import Distribution, Loss
 
 Data: TypeAlias = Iterable[Any]
-"""An iterator of batches: arrays (n,) + event, or pairs of these with labels (n,), as a DataLoader has."""
+"""An iterator of batches: arrays (n,) + event, or pairs (x, y) with labels (n, ...), as from a DataLoader."""
 
 _COLLECTIONS = (list, tuple, str, bytes, Mapping, Set)
 
 
 @dataclass(frozen=True)
-class Points:
-    """Some data points `z` (k,) + event, and `i` (k,), what the loss gets: their indices, or their labels."""
+class Block:
+    """Consecutive data points: `x` (k,) + event, their indices `i` (k,), and labels `y` (k, ...) or None."""
 
-    z: Array
+    x: Array
     i: Array
+    y: Array | None = None
     __repr__ = one_line
 
+    def local_loss(self, loss: Any) -> Loss:
+        """The loss of points of this block, whose index counts the data points of the block."""
+        if self.y is not None:
+            return loss.with_labels(self.y)  # type: ignore[no-any-return]
+        return lambda x, i: loss(x, array_namespace(x).take(self.i, i, axis=0))
 
-def is_stream(z: Any) -> bool:
-    """Whether `z` comes in batches: an iterator, a DataLoader or a Dask array, and no array in memory."""
-    if _is_dask(z):
+
+@dataclass(frozen=True)
+class StreamLoss:
+    """A loss over all data points of a stream, with the labels of the blocks added so far."""
+
+    loss: Any
+    labels: list[Array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Validate the loss."""
+        if not callable(self.loss):
+            raise TypeError(f"loss is {self.loss!r}; expected a function loss(x, i)")
+
+    def add(self, block: Block) -> None:
+        """Add the labels of the next block."""
+        if block.y is not None:
+            self.labels.append(block.y)
+
+    def __call__(self, x: Array, i: Array) -> Array:
+        """The losses (k,) at points x (k,) + event of the data points i (k,), counted over all blocks."""
+        if not self.labels:
+            return self.loss(x, i)
+        self.labels[:] = [joined(self.labels)]
+        return self.loss.with_labels(self.labels[0])(x, i)
+
+
+def is_stream(x: Any) -> bool:
+    """Whether `x` comes in batches: an iterator, a DataLoader or a Dask array."""
+    if _is_dask(x):
         return True
-    if isinstance(z, (list, tuple)) and z and all(getattr(part, "ndim", 0) > 1 for part in z):
-        raise TypeError(f"z is a {type(z).__name__} of arrays; expected an array, or iter(z) for batches")
-    known = is_array_api_obj(z) or hasattr(z, "__array__") or isinstance(z, _COLLECTIONS)
-    return isinstance(z, Iterable) and not known
+    if isinstance(x, (list, tuple)) and x and all(getattr(part, "ndim", 0) > 1 for part in x):
+        raise TypeError(f"x is a {type(x).__name__} of arrays; expected an array, or iter(x) for batches")
+    known = is_array_api_obj(x) or hasattr(x, "__array__") or isinstance(x, _COLLECTIONS)
+    return isinstance(x, Iterable) and not known
 
 
-def _is_dask(z: Any) -> bool:
-    return hasattr(z, "dask") and hasattr(z, "numblocks")
+def _is_dask(x: Any) -> bool:
+    return hasattr(x, "dask") and hasattr(x, "numblocks")
 
 
 def blocks(
-    z: Array | Data, distribution: Distribution, n: int, chunk: int, *, labels: bool, evaluate: bool
-) -> Iterator[Points]:
-    """The data points in blocks: all at once if z is an array, and else batches that are cut and joined anew.
+    x: Array | Data, reference: Distribution, n: int, chunk: int, *, loss: Loss, evaluate: bool
+) -> Iterator[Block]:
+    """The data points in blocks: one for an array, and batches cut and joined into equal blocks for a stream.
 
-    A block holds whole tiles of n points a data point, some `chunk` data points, and whole chunks of them if
-    the caller is to `evaluate` the data points themselves. So the random numbers that are drawn, and the
-    calls of the loss, are those of the data held at once, whatever the batches are. With `labels`, the
-    batches are pairs (z, y), and the loss gets y.
+    A block holds about `chunk` data points, in whole tiles of n points each, and in whole chunks if the
+    caller will `evaluate` the data points themselves. The draws and the calls of the loss are then the same
+    as for one array, for any batch size. Batches are pairs (x, y) exactly if the loss is a `pointwise_loss`
+    without labels.
     """
-    if not isinstance(labels, bool):
-        raise TypeError(
-            f"labels is {type(labels).__name__}; expected True or False: y comes with the batches"
-        )
-    if not is_stream(z):
-        if labels:
-            raise ValueError("labels is True for one array z; expected batches (z, y), or labels=False")
-        z = valid_data(z)
-        yield Points(z, indices(z))
+    if not is_stream(x):
+        x = valid_data(x)
+        yield Block(x, indices(x))
         return
     tile = max(1, TILE // n)
     size = lcm(tile, chunk) if evaluate else tile * max(1, chunk // tile)
-    held: list[Points] = []
+    needs_labels = callable(getattr(loss, "with_labels", None)) and getattr(loss, "y", None) is None
+    held: list[Block] = []
     count = start = 0
-    for batch in _batches(z):
-        part = _points(batch, start, labels)
+    for batch in _batches(x):
+        part = _block(batch, start, needs_labels)
         if (
-            isinstance(distribution, Ball)
-            and distribution.feature_scale is not None
-            and distribution.feature_scale.per_point(part.z.ndim - 1)
+            isinstance(reference, Ball)
+            and reference.feature_scale is not None
+            and reference.feature_scale.per_point(part.x.ndim - 1)
         ):
             raise ValueError(
-                "ball has sizes for each data point; expected the same for all of them, for data in batches "
-                "(or measure each batch with its own ball, and merge)"
+                "feature_scale differs between data points; expected one for all data points in batches (or "
+                "measure each batch with its own ball, and merge)"
             )
-        if held and part.z.shape[1:] != held[0].z.shape[1:]:
+        if held and part.x.shape[1:] != held[0].x.shape[1:]:
             raise ValueError(
-                f"a batch of z has points of shape {tuple(part.z.shape[1:])}; expected that of the batch "
-                f"before, {tuple(held[0].z.shape[1:])}"
+                f"a batch of x has points of shape {tuple(part.x.shape[1:])}; expected that of the previous "
+                f"batch, {tuple(held[0].x.shape[1:])}"
             )
-        start += part.z.shape[0]
+        start += part.x.shape[0]
         held.append(part)
-        count += part.z.shape[0]
+        count += part.x.shape[0]
         while count >= size:
             whole = _joined(held)
             yield _rows(whole, slice(0, size))
@@ -92,48 +119,54 @@ def blocks(
     if held:
         yield _joined(held)
     if start == 0:
-        raise ValueError("z has no batches; expected at least one (an iterator can be used only once)")
+        raise ValueError("x has no batches; expected at least one (an iterator can be used only once)")
 
 
-def _batches(z: Any) -> Iterator[Any]:
-    if _is_dask(z):
-        for k in range(z.numblocks[0]):
-            yield z.blocks[k].compute()
+def _batches(x: Any) -> Iterator[Any]:
+    if _is_dask(x):
+        for k in range(x.numblocks[0]):
+            yield x.blocks[k].compute()
         return
-    yield from z
+    yield from x
 
 
-def _points(batch: Any, start: int, labels: bool) -> Points:
-    """A batch with its indices, which begin at `start`, or with its labels."""
+def _block(batch: Any, start: int, needs_labels: bool) -> Block:
+    """A batch with its indices, which begin at `start`, and its labels if the loss needs them."""
     paired = isinstance(batch, (list, tuple))
     if paired and len(batch) != 2:
         raise ValueError(
-            f"a batch of z is a {type(batch).__name__} of {len(batch)}; expected an array, or a pair (z, y)"
+            f"a batch of x is a {type(batch).__name__} of {len(batch)}; expected an array, or a pair (x, y)"
         )
-    if paired and not labels:
+    if paired and not needs_labels:
         raise ValueError(
-            "a batch of z is a pair (z, y), and the loss could get labels or indices; expected labels=True, "
-            "for loss(x, y) with the label y of each point, or batches of z alone, for loss(x, i)"
+            "a batch of x is a pair (x, y), but the loss takes no labels; expected pointwise_loss(model) "
+            "without y, or batches of x alone"
         )
-    if labels and not paired:
+    if needs_labels and not paired:
         raise ValueError(
-            f"a batch of z is {type(batch).__name__}, and labels is True; expected a pair (z, y)"
+            f"a batch of x is of type {type(batch).__name__}, and the loss has no labels; expected pairs "
+            "(x, y), or pointwise_loss(model, y)"
         )
+    x, y = batch if paired else (batch, None)
+    x = valid_data(x, name="a batch of x")
+    i = indices(x) + start
     if not paired:
-        z = valid_data(batch, name="a batch of z")
-        return Points(z, indices(z) + start)
-    z, y = batch
-    z = valid_data(z, name="a batch of z")
-    if not is_array_api_obj(y) or tuple(y.shape) != tuple(z.shape[:1]):
+        return Block(x, i)
+    if not is_array_api_obj(y) or tuple(y.shape[:1]) != tuple(x.shape[:1]):
         shape = tuple(y.shape) if is_array_api_obj(y) else type(y).__name__
-        raise ValueError(f"the labels of a batch of z have shape {shape}; expected {tuple(z.shape[:1])}")
-    array_namespace(z, y)
-    return Points(z, detach(y))
+        raise ValueError(f"the labels of a batch have shape {shape}; expected {x.shape[0]} labels")
+    array_namespace(x, y)
+    return Block(x, i, detach(y))
 
 
-def _joined(held: list[Points]) -> Points:
-    return Points(joined([p.z for p in held]), joined([p.i for p in held]))
+def _joined(held: list[Block]) -> Block:
+    labels = [block.y for block in held if block.y is not None]
+    return Block(
+        joined([block.x for block in held]),
+        joined([block.i for block in held]),
+        joined(labels) if labels else None,
+    )
 
 
-def _rows(points: Points, rows: slice) -> Points:
-    return Points(points.z[rows, ...], points.i[rows])
+def _rows(block: Block, rows: slice) -> Block:
+    return Block(block.x[rows, ...], block.i[rows], None if block.y is None else block.y[rows, ...])

@@ -1,7 +1,7 @@
 """Drawing perturbed points and evaluating their losses in bounded memory.
 
-Points are drawn in tiles of a fixed size and order, so the draws depend on the seed and not on the number of
-points that are evaluated at a time.
+Points are drawn in tiles of a fixed size and order, so the draws depend on the seed alone and not on the
+number of points evaluated at a time.
 """
 
 from __future__ import annotations
@@ -13,47 +13,46 @@ from typing import TypeVar
 from phiball.backends import Array, Rng, array_namespace, detach, device, to_single, without_gradient
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.types import Distribution, Loss
-from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta, valid_rng
+from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta
 
-TILE = 1024  # points that are drawn at a time
-CHUNK = 8192  # points that are evaluated at a time, by default
+TILE = 1024  # points drawn at a time
+CHUNK = 8192  # default number of points evaluated at a time
 
 Piece = TypeVar("Piece")
 
 
-def valid_data(z: Array, *, name: str = "z") -> Array:
-    """Return `z` detached, or raise unless it has shape (N,) + event with N >= 1 and finite entries."""
-    valid_array(name, z)
-    if z.ndim == 0 or z.shape[0] == 0:
+def valid_data(x: Array, *, name: str = "x") -> Array:
+    """`x` without gradient; raise unless it has shape (N,) + event with N >= 1 and finite entries."""
+    valid_array(name, x)
+    if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(
-            f"{name} has shape {tuple(z.shape)}; expected (N,) + event, with at least one data point"
+            f"{name} has shape {tuple(x.shape)}; expected (N,) + event, with at least one data point"
         )
-    if not all_finite(z):
+    if not all_finite(x):
         raise ValueError(f"{name} contains NaN or infinity; expected finite numbers")
-    return detach(z)
+    return detach(x)
 
 
-def valid_sampling(distribution: Distribution, rng: Rng) -> None:
-    """Raise unless `distribution` can be sampled with `rng`."""
-    if not callable(getattr(distribution, "sample", None)):
+def check_reference(reference: Distribution) -> None:
+    """Raise unless the reference distribution can be sampled."""
+    if isinstance(reference, type) or not callable(getattr(reference, "sample", None)):
         raise TypeError(
-            f"ball is {distribution!r}; expected a Ball such as Ball(2, 0.45), or a distribution with a "
-            "sample method"
+            f"reference is {reference!r}; expected a Ball such as Ball(2, 0.45), a Gaussian, or another "
+            "distribution with a method `sample`"
         )
-    valid_rng(rng)
 
 
-def each_eta(eta: float | Array, z: Array) -> Array:
-    """`eta` as an array (N,), one for each data point, or an error."""
-    xp = array_namespace(z)
-    rows = xp.zeros((z.shape[0], 1), dtype=z.dtype, device=device(z))
+def each_eta(eta: float | Array, x: Array) -> Array:
+    """`eta` as an array (N,), one for each data point."""
+    xp = array_namespace(x)
+    rows = xp.zeros((x.shape[0], 1), dtype=x.dtype, device=device(x))
     return valid_eta(detach(eta), rows, rows="(N,)")
 
 
 def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Array:
-    """Return loss(x, i), or raise unless it is one floating-point number for each x.
+    """loss(x, i); raise unless it is one floating-point number for each x.
 
-    `half`: True accepts losses in half precision, and converts them to float32.
+    `half`: True accepts losses in half precision and returns them in float32.
     """
     if not callable(loss):
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
@@ -76,7 +75,7 @@ def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Ar
 
 
 def _takes_two(function: Loss) -> bool:
-    """Whether the signature of a function accepts two arguments."""
+    """Whether the signature of a function accepts two arguments; True if it is unknown."""
     try:
         signature(function).bind(None, None)
     except ValueError:  # a built-in without a signature
@@ -86,52 +85,50 @@ def _takes_two(function: Loss) -> bool:
     return True
 
 
-def tiles(
-    z: Array, index: Array, distribution: Distribution, n: int, rng: Rng
-) -> Iterator[tuple[Array, ...]]:
-    """Yield (x, i): n points of the distribution around each z in turn, at most TILE points at a time.
+def tiles(x: Array, index: Array, reference: Distribution, n: int, rng: Rng) -> Iterator[tuple[Array, ...]]:
+    """(points, i): n points around each x in order, in pieces of at most TILE points.
 
-    `index` (N,) holds the i of each z.
+    `index` (N,) holds the index i of each x.
     """
-    xp = array_namespace(z)
+    xp = array_namespace(x)
 
-    def draw(place: Array, m: int) -> tuple[Array, ...]:
+    def draw(position: Array, m: int) -> tuple[Array, ...]:
         here = (
-            distribution.rows(xp.take(index, place), event_ndim=z.ndim - 1)
-            if isinstance(distribution, Ball)
-            else distribution
+            reference.rows(xp.take(index, position), event_ndim=x.ndim - 1)
+            if isinstance(reference, Ball)
+            else reference
         )
-        return (here.sample(xp.take(z, place, axis=0), m, rng, event_ndim=z.ndim - 1),)
+        return (here.sample(xp.take(x, position, axis=0), m, rng=rng, event_ndim=x.ndim - 1),)
 
-    return tiled(z, index, n, draw)
+    return tiled(x, index, n, draw)
 
 
 def tiled(
-    z: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
+    x: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
 ) -> Iterator[tuple[Array, ...]]:
-    """Yield (x, i, ...), where draw(places, m) returns m points for each data point at `places` (k,).
+    """(points, i, ...): n points around each x in order, in pieces of at most TILE points.
 
-    Its arrays, the points and any others, have shape (k, m) + rest. They are yielded with one point per
-    row, at most TILE points at a time.
+    draw(positions, m) returns m points of the data points at `positions` (k,), (k, m) + event, and further
+    arrays (k, m) + rest, which are passed on.
     """
-    xp = array_namespace(z)
-    every = indices(z)
-    for rows in slices(z.shape[0], max(1, TILE // n)):
-        places, which = every[rows], index[rows]
+    xp = array_namespace(x)
+    every = indices(x)
+    for rows in slices(x.shape[0], max(1, TILE // n)):
+        positions, which = every[rows], index[rows]
         for columns in slices(n, TILE):
             m = columns.stop - columns.start
-            x, *along = (xp.reshape(a, (-1, *a.shape[2:])) for a in draw(places, m))
-            i = xp.reshape(xp.broadcast_to(which[:, None], (places.shape[0], m)), (-1,))
-            yield x, i, *along
+            points, *more = (xp.reshape(a, (-1, *a.shape[2:])) for a in draw(positions, m))
+            i = xp.reshape(xp.broadcast_to(which[:, None], (positions.shape[0], m)), (-1,))
+            yield points, i, *more
 
 
 def packed(
     pieces: Iterable[tuple[Piece, int, int]], chunk: int, cut: Callable[[Piece, slice], Piece]
 ) -> Iterator[list[Piece]]:
-    """Regroup pieces, in their order, into lists of at most `chunk` points.
+    """Pack pieces into chunks of at most `chunk` points, in order.
 
-    A piece is given as (piece, rows, size), for `rows` rows of `size` points; cut(piece, rows) returns some
-    of its rows. A row is never divided: one that exceeds a chunk is a list of its own.
+    Each comes as (piece, rows, size), with `rows` rows of `size` points; cut(piece, rows) selects rows. Rows
+    are never cut: a row larger than a chunk is a chunk of its own.
     """
     held: list[Piece] = []
     room = chunk
@@ -153,17 +150,16 @@ def packed(
 def evaluated(
     loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
-    """Yield (x, i, f, ...): the pieces (x, i, ...) with their losses f, at most `chunk` points at a time.
+    """(x, i, f, ...): the pieces (x, i, ...) with their losses f, in order, at most `chunk` points at a time.
 
-    The losses carry no graph, and are float32 if the loss returns half precision.
+    The losses carry no graph; half precision becomes float32.
     """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
     for held in packed(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
-        x, i, *along = _joined(held)
+        x, i, *more = _joined(held)
         with without_gradient():
-            # A copy, because a loss that is a view of x would keep x in memory.
-            f = detach(evaluate(loss, x, i, half=True)) + 0.0
-        yield x, i, f, *along
+            f = detach(evaluate(loss, x, i, half=True)) + 0.0  # a loss that is a view of x would keep x alive
+        yield x, i, f, *more
 
 
 def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
@@ -188,17 +184,17 @@ def _joined(held: list[tuple[Array, ...]]) -> tuple[Array, ...]:
 
 
 def joined(arrays: list[Array]) -> Array:
-    """Concatenate arrays along the first axis."""
+    """Concatenate arrays along the first axis; one array is returned without a copy."""
     return arrays[0] if len(arrays) == 1 else array_namespace(arrays[0]).concat(arrays)
 
 
 def slices(n: int, size: int) -> Iterator[slice]:
-    """Divide 0, ..., n - 1 into slices of at most `size`."""
+    """Slices of at most `size` that cover 0, ..., n - 1."""
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))
 
 
-def indices(z: Array) -> Array:
-    """0, ..., N - 1, in the library and on the device of z."""
-    xp = array_namespace(z)
-    return xp.arange(z.shape[0], dtype=xp.int64, device=device(z))
+def indices(x: Array) -> Array:
+    """0, ..., N - 1 on the device of x (N, ...)."""
+    xp = array_namespace(x)
+    return xp.arange(x.shape[0], dtype=xp.int64, device=device(x))

@@ -1,8 +1,8 @@
 """Robust models with the interface of scikit-learn (extra `sklearn`).
 
-Linear models are fitted exactly, by `phiball.linear.fit_linear_model`. `radius` is how far every example may
-move, in the units of the features: standardise them first, or give `feature_scale`. Sparse input is refused:
-a perturbation fills it.
+Linear models are fitted exactly, by `phiball.linear.fit_linear_model`. `radius` is how far each example may
+move, in the units of the features: standardise them first, or pass `feature_scale`. Sparse input is rejected,
+because perturbed rows are dense.
 
 >>> from sklearn.datasets import load_breast_cancer
 >>> from sklearn.pipeline import make_pipeline
@@ -13,8 +13,8 @@ a perturbation fills it.
 >>> print(round(model.score(X, y), 3), bool(model[-1].gap_ < 1e-8))
 0.988 True
 
-`RobustClassifier` and `RobustRegressor`, networks of torch behind the same interface, are in
-`phiball.refimpl.sklearn.networks`, which needs the extra `torch` too.
+`RobustClassifier` and `RobustRegressor`, torch networks with the same interface, are in
+`phiball.sklearn.networks`, which also needs the extra `torch`.
 """
 
 from importlib.util import find_spec

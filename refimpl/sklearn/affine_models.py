@@ -64,7 +64,7 @@ class ScoredModel:
         return AffineOutputs(slopes.T, values)
 
     def attack_points(self, ball: Ball) -> Any:
-        """The points found by the attack of a network, alone or at the end of a pipeline; None without one."""
+        """The points found by the attack of a network, alone or in a pipeline; None for other models."""
         model, X, y = self.model, self.X, self.y
         if hasattr(model, "attack"):
             return model.attack(X, y, ball)
@@ -148,9 +148,7 @@ def as_float_matrix(X: Any) -> Any:
     """X as a float64 array (n, d), or an error that says what to do."""
     last = "score the last step of a pipeline, model[-1], on model[:-1].transform(X)"
     if issparse(X):
-        raise TypeError(
-            f"X is sparse; expected a dense array, as a perturbation fills it: X.toarray(), or {last}"
-        )
+        raise TypeError(f"X is sparse; expected a dense array: use X.toarray(), or {last}")
     try:
         found = np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -163,11 +161,11 @@ def as_float_matrix(X: Any) -> Any:
 
 
 def input_converter(X: Any) -> Callable[[Any], Any]:
-    """A function that converts arrays to the type of X: a data frame of its columns, or an array of its dtype."""
+    """A function that converts arrays to the type of X: a data frame, or an array of its dtype."""
     columns = getattr(X, "columns", None)
     if columns is None:
         kind = np.asarray(X).dtype
-        kind = kind if kind.kind == "f" else np.dtype(np.float64)  # integers would round the perturbation
+        kind = kind if kind.kind == "f" else np.dtype(np.float64)  # integers would round off the perturbation
         return lambda x: x.astype(kind)
     name = "columns" if hasattr(X, "iloc") else "schema"  # of pandas, or of polars
     return lambda x: type(X)(x, **{name: list(columns)})

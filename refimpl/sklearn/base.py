@@ -1,4 +1,4 @@
-"""What the robust linear estimators share: their parameters, and how these become a problem."""
+"""The base class of the robust linear estimators."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem, Reweighting
 from phiball.refimpl.validation import valid_count, valid_number
 
-_COARSE = 0.01  # of the objective: from this error of the integrals on, a fit warns
+_COARSE = 0.01  # relative error of the integrals from which a fit warns
 
 
 def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
-    """`values` as d numbers in the order of the features; a Series or a dict of pandas goes by their names.
+    """`values` as d numbers in the order of the features; a Series or dict is matched by name.
 
-    - `columns`: the names of the features, or None. Features that a dict does not name get 1.
+    - `columns`: the names of the features, or None. Features missing from a dict get 1.
     """
     names = None if columns is None else [str(column) for column in columns]
     if isinstance(values, Mapping) or hasattr(values, "reindex"):
         given = {str(key): value for key, value in values.items()}
         positions = list(given) == [str(k) for k in range(d)]  # a Series without names
         if names is None and not positions:
-            raise ValueError(f"{name} has names, {list(given)}, and X has none; expected {d} numbers")
+            raise ValueError(f"{name} has names, {list(given)}, but X has none; expected {d} numbers")
         if names is not None and not (positions and set(given) != set(names)):
             unknown = sorted(set(given) - set(names))
             missing = [] if isinstance(values, Mapping) else sorted(set(names) - set(given))
@@ -46,32 +46,34 @@ def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
     if found.shape != (d,):
         raise ValueError(f"{name} is {values!r}; expected {d} numbers, one per feature")
     if not np.all((found >= 0) & np.isfinite(found)):
-        raise ValueError(f"{name} is {values!r}; expected finite numbers that are not negative")
+        raise ValueError(f"{name} is {values!r}; expected finite, nonnegative numbers")
     return found
 
 
 def store_parameters(estimator: Any, parameters: Mapping[str, Any]) -> None:
-    """Set each parameter of a constructor, given as its `locals()`, as the attribute of that name."""
+    """Set each parameter of a constructor, given as its `locals()`, as an attribute."""
     for name, value in parameters.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
 
 
 class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
-    """A linear model against perturbed features, and against reweighted examples.
+    """A linear model that is robust to perturbed features and to reweighted examples.
 
-    Parameters that all have:
-    - `radius`: how far an example may move. 0 gives the plain model.
-    - `eta`: what the adversary pays for leaving the uniform distribution; 0 for the worst point, inf for the average.
-    - `divergence`: entropic, quadratic, absolute, hinge, or a `Divergence` such as indicator(0.1).
-    - `norm`: of the ball: "l1", "l2", "linf" or a number; 2 is solved exactly, others on a fixed set of `n_points` Sobol points.
-    - `feature_scale`: how far each feature moves, as multiples of the radius; 0 holds it. Numbers, a Series
-      by the names of the columns, or a dict such as {"age": 0}, in which the others are 1.
+    Parameters of all subclasses:
+    - `radius`: how far an example may move. 0 gives the standard model.
+    - `eta`: the price of the divergence from the uniform distribution on the ball; 0 for the worst point, inf
+      for the average.
+    - `divergence`: a name such as "kl" or "chi2", or a `Divergence` such as indicator(0.1).
+    - `norm`: of the ball: "l1", "l2", "linf" or a number; 2 is solved exactly, other norms on a fixed
+      set of `n_points` Sobol points.
+    - `feature_scale`: how far each feature moves, in multiples of the radius; 0 fixes it. Numbers, a Series
+      indexed by column names, or a dict such as {"age": 0}, where other columns get 1.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
     - `fit_intercept`, `tol` (on the gradient), `max_iter`: as in scikit-learn.
 
-    A fit leaves `coef_`, `intercept_`, `objective_` (the value that is minimised), `gap_` (a bound on how far
-    it is above the minimum), `error_` (of the integrals) and `n_iter_`.
+    Fitted attributes are `coef_`, `intercept_`, `objective_` (the minimized value), `gap_` (a bound on its
+    distance from the minimum), `error_` (of the integrals) and `n_iter_`.
     """
 
     radius: float
@@ -86,7 +88,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     max_iter: int
 
     def problem(self, loss: LinearLoss | str, ridge: float, scale: Any) -> LinearProblem:
-        """The problem that a fit with this loss, ridge and sizes of features solves."""
+        """The problem that a fit with this loss, ridge and feature scale solves."""
         return LinearProblem(
             loss,
             Ball(as_norm(self.norm), self.radius),
@@ -126,7 +128,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         )
 
     def _warn(self, found: list[LinearModel]) -> None:
-        """Say what a fit could not do; called by `fit` itself, so that it points at the line of the user."""
+        """Warn of inexact fits; called by `fit` itself, so that warnings point at the user's line."""
         for model in found:
             if not model.converged:
                 warn(
@@ -139,13 +141,13 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         if error > _COARSE * abs(value):
             warn(
                 f"the integrals over the ball have an error of about {error:.1e}, and the objective is "
-                f"{value:.1e}; a larger eta lowers it, and so do more points (now {self.n_points}), but slowly",
+                f"{value:.1e}; increase eta, or n_points (now {self.n_points}), which helps slowly",
                 ConvergenceWarning,
                 stacklevel=3,
             )
 
     def _keep(self, found: list[LinearModel]) -> None:
-        """Set what a fit leaves, from one solution or one per class."""
+        """Set the fitted attributes from one solution, or one per class."""
         self.objective_ = sum(model.value for model in found)
         self.gap_ = sum(model.gap for model in found)
         self.error_ = sum(model.error for model in found)

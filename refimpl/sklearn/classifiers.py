@@ -1,4 +1,4 @@
-"""Robust classifiers: logistic regression, and the support vector machine with a linear kernel."""
+"""Robust classifiers: logistic regression and the linear support vector machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from phiball.refimpl.validation import valid_number
 
 
 class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[misc]
-    """Fits two classes, or several; `_one_fit` says whether by one problem.
+    """A classifier of two or more classes.
 
-    `_weighted_counts`: whether balanced classes have equal weights rather than weights by their sizes.
+    `_one_fit` says whether more than two classes are one problem, and `_weighted_counts` whether balanced
+    class weights count sample weights.
     """
 
     C: float
@@ -65,18 +66,18 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
             self.classes_, labels = np.unique(y, return_inverse=True)
         except TypeError:
             kinds = sorted({type(label).__name__ for label in y})
-            raise TypeError(f"y has labels of the types {', '.join(kinds)}; expected one type") from None
+            raise TypeError(f"y has labels of types {', '.join(kinds)}; expected a single type") from None
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class, {self.classes_.tolist()[0]!r}; expected at least two classes")
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if self.class_weight is not None:
             counted = weights if self._weighted_counts else None
             factors = _of_classes(self.class_weight, self.classes_, y, counted)[labels]
-            weights = weights * np.where(weights > 0, factors, 0.0)  # infinite where a class has no weight
+            weights = weights * np.where(weights > 0, factors, 0.0)  # infinite if a class has no weight
         return X, labels, weights
 
     def _fit_classes(self, X: Any, labels: Any, weights: Any, start: list[LinearModel] | None = None) -> None:
-        ridge = 1 / (self.C * weights.sum())  # none for C = inf
+        ridge = 1 / (self.C * weights.sum())  # 0 for C = inf
         targets: list[tuple[str, Any]]
         if len(self.classes_) == 2:
             targets = [(self._loss, 2.0 * labels - 1)]
@@ -95,7 +96,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
         self.intercept_ = np.concatenate([np.ravel(model.intercept) for model in found])
 
     def decision_function(self, X: Any) -> Any:
-        """The predictions theta.x + c: (n,) for two classes, else (n, C)."""
+        """The scores theta.x + c: (n,) for two classes, otherwise (n, C)."""
         check_is_fitted(self)
         scores = validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_.T + self.intercept_
         return scores[:, 0] if scores.shape[1] == 1 else scores
@@ -107,7 +108,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
 
 
 def _of_classes(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
-    """The weights of the classes; scikit-learn's logistic regression balances weighted counts since 1.9."""
+    """The class weights; since 1.9, scikit-learn's logistic regression balances weighted counts."""
     weighted = "sample_weight" in signature(compute_class_weight).parameters
     more = {"sample_weight": counted} if weighted else {}
     with np.errstate(divide="ignore"):
@@ -115,11 +116,11 @@ def _of_classes(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
 
 
 class RobustLogisticRegression(BaseRobustClassifier):
-    """Logistic regression whose examples are moved, reweighted, or both; multinomial for three classes.
+    """Robust logistic regression, multinomial for three or more classes.
 
-    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n), and C = inf has none
-    (then there is no `gap_`). Three classes are as exact as two; four and more take Sobol points (see
-    `phiball.refimpl.linear.multinomial_objective`). The other parameters are those of `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). C = inf means no
+    ridge, and then `gap_` is infinite. Three classes are as exact as two; four or more use Sobol points (see
+    `phiball.linear.multinomial_objective`). Other parameters are those of `RobustLinearModel`.
     """
 
     _loss = "logistic"
@@ -140,9 +141,9 @@ class RobustLogisticRegression(BaseRobustClassifier):
 
 
 class RobustSVC(BaseRobustClassifier):
-    """The support vector machine with a linear kernel, robust; one class against the rest for three or more.
+    """Robust support vector machine with a linear kernel, one-vs-rest for three or more classes.
 
-    With `radius=0` and two classes it is scikit-learn's `SVC(kernel="linear", C=C)`. The other parameters are
+    With `radius=0` and two classes it is scikit-learn's `SVC(kernel="linear", C=C)`. Other parameters are
     those of `RobustLinearModel`.
     """
 

@@ -1,4 +1,4 @@
-"""How a search chooses: robust logistic regression with cross-validation, and a rule for `GridSearchCV`."""
+"""Model selection: robust logistic regression with cross-validation, and a `refit` for `GridSearchCV`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from phiball.refimpl.validation import valid_number
 
 
 def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust") -> BestWithin:
-    """A `refit` for `GridSearchCV`: the best robust score among settings that cost little of the plain one.
+    """A `refit` for `GridSearchCV`: the best robust score among settings with a good plain score.
 
-    By the robust score alone a search with a large ball ends at a model that hardly looks at the features:
-    nothing moves it. Plain scores may be lower than the best of them by `max_cost`; ties go to the first.
+    By the robust score alone, a search with a large ball selects a model that almost ignores the features.
+    Here plain scores must be within `max_cost` of the best plain score; ties go to the first setting.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.model_selection import GridSearchCV
@@ -43,7 +43,7 @@ def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust"
 
 @dataclass(frozen=True)
 class BestWithin:
-    """What `best_within` returns: a function of the results of a search, whose value is an index."""
+    """The `refit` that `best_within` returns: it maps the results of a search to an index."""
 
     max_cost: float
     plain: str = "plain"
@@ -61,20 +61,20 @@ class BestWithin:
         usual, moved = (results.get(f"mean_test_{name}") for name in (self.plain, self.robust))
         if usual is None or moved is None:
             raise ValueError(
-                f"the search has no scores {self.plain!r} and {self.robust!r}; expected "
+                f"the search lacks the scores {self.plain!r} and {self.robust!r}; expected "
                 f"scoring={{{self.plain!r}: 'accuracy', {self.robust!r}: robust_scorer(...)}}"
             )
         return _best(np.asarray(usual), np.asarray(moved), self.max_cost)
 
 
 def _best(plain: Any, robust: Any, max_cost: float) -> int:
-    """The first index of the best robust score, where the plain one is within `max_cost` of its best."""
+    """The first index of the best robust score, among plain scores within `max_cost` of the best."""
     near = plain >= np.nanmax(plain) - max_cost - 1e-12
     return int(np.nanargmax(np.where(near, robust, -np.inf)))
 
 
 def _choices(name: str, values: Any, *, infinite: bool = False) -> list[float]:
-    """The numbers that a search tries, or an error."""
+    """The numbers to choose from, or an error."""
     if isinstance(values, str) or not hasattr(values, "__len__") or np.ndim(values) != 1 or not len(values):
         raise ValueError(f"{name} is {values!r}; expected numbers to choose from, such as (0.1, 1.0)")
     for value in values:
@@ -83,17 +83,18 @@ def _choices(name: str, values: Any, *, infinite: bool = False) -> list[float]:
 
 
 class RobustLogisticRegressionCV(RobustLogisticRegression):
-    """`RobustLogisticRegression` with the `radius` and the `eta` that score best in cross-validation.
+    """`RobustLogisticRegression` with `radius` and `eta` chosen by cross-validation.
 
-    - `radii`, `etas`: what is tried. In each fold the radii are a path: every model starts at the last one.
-    - `cv`: folds, as in scikit-learn. `scoring`: a name or a scorer such as `robust_scorer(Ball(2, 0.5))`;
-      with plain accuracy the search has no reason to prefer a robust model.
-    - `max_cost`: how much plain accuracy the choice may cost, such as 0.02; None for any amount. It needs a
-      `scoring` that is not accuracy. A ball that is too large for the data makes a search end at a model that
-      predicts one class: then a fit warns.
+    - `radii`, `etas`: the values to try. In each fold, fits along the radii are warm-started.
+    - `cv`: folds, as in scikit-learn.
+    - `scoring`: a name or a scorer such as `robust_scorer(Ball(2, 0.5))`; plain accuracy gives the search no
+      reason to prefer a robust model.
+    - `max_cost`: how much plain accuracy the choice may cost, such as 0.02; None for no limit. It needs a
+      `scoring` other than accuracy. If the ball is too large for the data, the search selects a model that
+      predicts one class, and `fit` warns.
 
-    The other parameters are those of `RobustLogisticRegression`. A fit leaves `radius_`, `eta_`, `scores_`
-    and `plain_scores_`: the mean scores and the mean accuracies over folds, (etas, radii).
+    Other parameters are those of `RobustLogisticRegression`. Fitted attributes are also `radius_`, `eta_`,
+    `scores_` and `plain_scores_`: the mean scores and mean accuracies over folds, (etas, radii).
     """
 
     radii: Sequence[float]
@@ -135,19 +136,19 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
             valid_number("max_cost", self.max_cost, least=0.0)
             if self.scoring in (None, "accuracy"):
                 raise ValueError(
-                    f"max_cost is {self.max_cost!r} and scoring is {self.scoring!r}: the best accuracy costs "
-                    "none; expected a score of another kind, such as scoring=robust_scorer(Ball(2, 0.5))"
+                    f"max_cost is {self.max_cost!r} and scoring is {self.scoring!r}; expected a score other "
+                    "than accuracy, such as scoring=robust_scorer(Ball(2, 0.5))"
                 )
         given = X
         X, labels, _ = self._read(X, y, sample_weight)
         table = given if hasattr(given, "columns") else X
         y = self.classes_[labels]
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)  # without those of the classes
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)  # without class weights
         scorer = check_scoring(self._plain(0.0, 1.0), scoring=self.scoring)
         folds = list(check_cv(self.cv, y, classifier=True).split(X, y))
         scores, plain = np.zeros((2, len(etas), len(radii)))
         for train, test in folds:
-            # Rows of the table itself: its names are those of feature_scale, and of a scorer's scale.
+            # Index the data frame itself: feature_scale goes by its column names.
             left_out = _safe_indexing(table, test)
             for i, eta in enumerate(etas):
                 start = None
@@ -170,7 +171,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         if len(np.unique(chosen.predict(table))) == 1:
             warn(
                 f"the best model, of radius {self.radius_:g}, predicts one class: the ball of the score may "
-                "be too large for these data; max_cost bounds what the choice may cost",
+                "be too large for these data; reduce it, or set max_cost",
                 stacklevel=2,
             )
         return self

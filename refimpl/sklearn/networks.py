@@ -1,4 +1,4 @@
-"""Networks of torch trained with `RegularizedLoss`, with the interface of scikit-learn by skorch."""
+"""Torch networks trained with `RegularizedLoss`, as scikit-learn estimators through skorch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 if find_spec("torch") is None or find_spec("skorch") is None:
     raise ImportError(
-        "phiball.refimpl.sklearn.networks needs torch and skorch, and one of them is not installed: "
+        "phiball.sklearn.networks needs torch and skorch, and one of them is not installed: "
         "pip install 'phiball[sklearn,torch]', or '.[sklearn,torch]' in a clone",
         name="torch" if find_spec("torch") is None else "skorch",
     )
@@ -30,16 +30,16 @@ from phiball.refimpl.training.regularized_loss import RegularizedLoss
 
 
 class _RobustNet:
-    """A training step with the robust loss in place of the plain one; all else is skorch's.
+    """A skorch network trained with the robust loss.
 
     - `module`: a torch module, or its class. A module is copied, so that every fit starts from its weights.
-      `criterion`: the loss, which is called with reduction="none".
-    - `radius`, `norm`, `eta`, `divergence`, `feature_scale`: as in `RobustLinearModel`. `level`: 2^level
-      points per example.
-    - `random_state`: of the perturbations, as in scikit-learn: a seed, a generator, or None for fresh entropy. The
-      weights of the network are initialized by torch.
+    - `criterion`: the class of the loss, which is used with reduction="none".
+    - `radius`, `norm`, `eta`, `divergence`, `feature_scale`: as in `RobustLinearModel`.
+    - `level`: 2^level perturbed points per example.
+    - `random_state`: of the perturbations, as in scikit-learn: a seed, a generator, or None for fresh
+      entropy. The weights of the network are initialized by torch.
 
-    All other parameters are skorch's: max_epochs, lr, optimizer, batch_size, callbacks (EarlyStopping,
+    Other parameters are those of skorch: max_epochs, lr, optimizer, batch_size, callbacks (EarlyStopping,
     ProgressBar), train_split, verbose; so are `partial_fit`, `save_params` and `history`.
     """
 
@@ -77,36 +77,36 @@ class _RobustNet:
         super().__init__(module, criterion=criterion or self._criterion, **kwargs)  # type: ignore[call-arg]
 
     def initialized_instance(self, instance_or_cls: Any, kwargs: Any) -> Any:
-        """A copy of a module that is given as it is, and what skorch makes of all else."""
+        """Copy a module that is given as an instance; skorch makes the others."""
         made = super().initialized_instance(instance_or_cls, kwargs)  # type: ignore[misc]
         return deepcopy(made) if made is instance_or_cls else made
 
     def check_data(self, X: Any, y: Any) -> None:
-        """Note the number of features, before a training."""
+        """Set the number of features before training."""
         super().check_data(X, y)  # type: ignore[misc]
         width = _features(X)
         if width is not None:
             self.n_features_in_ = width
 
     def fit_loop(self, X: Any, y: Any = None, epochs: int | None = None, **fit_params: Any) -> Any:
-        """The epochs of a training, which knows no weights of examples."""
+        """Train for some epochs; sample weights are not supported."""
         if "sample_weight" in fit_params:
             raise TypeError(
-                f"{type(self).__name__} takes no sample_weight; expected rows that are repeated, or drawn, "
-                "by their weights"
+                f"{type(self).__name__} does not support sample_weight: repeat or resample the rows by their "
+                "weights"
             )
         return super().fit_loop(X, y, epochs=epochs, **fit_params)  # type: ignore[misc]
 
     def forward_iter(self, X: Any, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of the network, batch by batch, for as many features as it was trained on."""
+        """The outputs of the network, batch by batch, after a check of the number of features."""
         width = _features(X)
         expected = getattr(self, "n_features_in_", width)
         if width is not None and width != expected:
-            raise ValueError(f"X has {width} features; expected {expected}, as in the training")
+            raise ValueError(f"X has {width} features; expected {expected}, as in training")
         return super().forward_iter(X, *args, **kwargs)  # type: ignore[misc]
 
     def get_dataset(self, X: Any, y: Any = None) -> Any:
-        """The data as skorch has it; tables become arrays."""
+        """skorch's dataset; data frames become arrays."""
         if hasattr(X, "columns"):
             self.columns_ = list(X.columns)
             X = X.to_numpy()
@@ -120,22 +120,22 @@ class _RobustNet:
         return torch.get_default_dtype() if parameter is None else parameter.dtype
 
     def _input(self, x: Any) -> Any:
-        """`x` as a tensor in the precision of the network, if it has one."""
+        """`x` as a tensor; floating-point data in the dtype of the network."""
         x = to_tensor(x, device=self.device)
         return x.to(self._dtype()) if torch.is_tensor(x) and x.is_floating_point() else x
 
     def infer(self, x: Any, **fit_params: Any) -> Any:
-        """The outputs of the network, for data of any floating-point precision."""
+        """The outputs of the network, for data of any floating-point dtype."""
         return super().infer(self._input(x), **fit_params)  # type: ignore[misc]
 
     def initialize(self) -> Any:
-        """Make the network, and the source of its perturbations."""
+        """Make the network, and the generator of its perturbations."""
         super().initialize()  # type: ignore[misc]
         self.rng_ = _as_rng(self.random_state)
         return self
 
     def __getstate__(self) -> Any:
-        """All but the source of perturbations, which starts anew."""
+        """The state without the generator, which restarts from `random_state`."""
         kept: Any = super().__getstate__()
         state = dict(kept)
         state.pop("rng_", None)
@@ -154,15 +154,15 @@ class _RobustNet:
             classes = len(getattr(self, "classes_", ()))
             if out.ndim == 2 and classes and out.shape[1] != classes:
                 raise ValueError(
-                    f"the module returns {out.shape[1]} scores; expected one per class, {classes}; "
-                    "classes=[0, 1, ...] names those that are not in y"
+                    f"the module returns {out.shape[1]} scores; expected one per class, {classes}; pass "
+                    "classes=[0, 1, ...] if y lacks some"
                 )
             return function(out, _aligned(yi[i], out)).reshape(len(z), -1).mean(dim=1)
 
         return losses
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """Leave the gradient of the robust loss of a batch."""
+        """Compute the robust loss of a batch and its gradient."""
         self._set_training(True)  # type: ignore[attr-defined]
         Xi, yi = unpack_data(batch)
         Xi, yi = self._input(Xi), to_tensor(yi, device=self.device)
@@ -181,7 +181,7 @@ class _RobustNet:
             return {"loss": loss.detach(), "y_pred": self.infer(Xi)}
 
     def attack(self, X: Any, y: Any, ball: Ball) -> Any:
-        """The points of the ball around each row of X that projected gradient steps find, in float64."""
+        """The points that projected gradient steps find in the ball around each row of X, in float64."""
         self._set_training(False)  # type: ignore[attr-defined]
         labels = np.searchsorted(self.classes_, y) if hasattr(self, "classes_") else np.asarray(y)
         kind = torch.int64 if hasattr(self, "classes_") else self._dtype()
@@ -199,66 +199,66 @@ def _as_rng(random_state: Any) -> Rng:
 
 
 def _features(X: Any) -> int | None:
-    """The number of features of a table or an array (n, d); None for all else, such as images."""
+    """The number of features of a data frame or an array (n, d); None for other data, such as images."""
     shape: Any = getattr(X, "shape", ())
     return int(shape[1]) if len(shape) == 2 else None
 
 
 def _writeable(x: Any) -> Any:
-    """`x`, copied if it is an array that must not be written to, which torch does not take."""
+    """`x`, copied if it is a read-only array, which torch does not accept."""
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
 
 def _aligned(y: Any, out: Any) -> Any:
-    """Targets in the shape and precision of predictions: (n,) beside (n, 1) would be broadcast to (n, n)."""
+    """Targets in the shape and dtype of the predictions: (n,) and (n, 1) would broadcast to (n, n)."""
     if not y.is_floating_point():
         return y
     y = y.to(out.dtype)
     if y.shape != out.shape and (y.numel() != out.numel() or len(y) != len(out)):
         raise ValueError(
-            f"y has shape {tuple(y.shape)}; expected that of the predictions, {tuple(out.shape)}"
+            f"y has shape {tuple(y.shape)}; expected the shape of the predictions, {tuple(out.shape)}"
         )
     return y.reshape(out.shape)
 
 
 class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
-    """A network of torch that classifies, trained against perturbed features.
+    """A torch classifier trained against perturbed features.
 
-    The module returns the scores of the classes, before a softmax; labels are the whole numbers from 0 on.
+    The module returns the logits of the classes; labels are the whole numbers 0, 1, ...
     """
 
     __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
     _criterion = torch.nn.CrossEntropyLoss
 
     def check_data(self, X: Any, y: Any) -> None:
-        """Raise unless labels are whole numbers from 0 on."""
+        """Raise unless labels are the whole numbers 0, 1, ..."""
         super().check_data(X, y)
         if y is not None and hasattr(y, "dtype"):
             found = np.unique(np.asarray(y))
             known = np.arange(len(found) if self.classes is None else len(self.classes))
             if found.dtype.kind not in "iu" or not np.isin(found, known).all():
                 raise ValueError(
-                    f"y has the labels {found[:5].tolist()}; expected the whole numbers from 0 on, as "
-                    "LabelEncoder makes them"
+                    f"y has the labels {found[:5].tolist()}; expected the whole numbers 0, 1, ...: use "
+                    "LabelEncoder"
                 )
 
 
 class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
-    """A network of torch that predicts numbers, trained against perturbed features.
+    """A torch regressor trained against perturbed features.
 
-    Targets have the shape that the module returns, or (n,) for one that returns (n, 1); so do predictions.
+    Targets and predictions have the shape that the module returns, or (n,) if it returns (n, 1).
     """
 
     __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
     _criterion = torch.nn.MSELoss
 
     def predict(self, X: Any) -> Any:
-        """The predictions, in the shape of the targets: (n, 1) minus (n,) would be (n, n)."""
+        """The predictions, in the shape of the targets."""
         found = super().predict(X)
         flat = getattr(self, "flat_", False) and found.ndim == 2 and found.shape[1] == 1
         return found[:, 0] if flat else found
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Any:
-        """The plain loss, for the held-out part."""
+        """The unperturbed loss, for validation."""
         aligned = _aligned(to_tensor(y_true, device=self.device), y_pred)
         return super().get_loss(y_pred, aligned, *args, **kwargs)

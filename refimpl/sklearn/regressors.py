@@ -17,7 +17,7 @@ from phiball.refimpl.validation import valid_number
 
 
 class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
-    """Fits a number to each row; `_loss` says by which loss."""
+    """A regressor with the loss of `_loss`."""
 
     alpha: float
 
@@ -65,10 +65,10 @@ class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[mi
 
 
 class RobustLinearRegression(BaseRobustRegressor):
-    """Least squares whose examples are moved, reweighted, or both.
+    """Robust least squares.
 
-    With `radius=0` it is scikit-learn's `Ridge(alpha)`, and `LinearRegression` with `alpha=0` (then there is
-    no `gap_`). The loss is half of the squared error. The other parameters are those of `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `Ridge(alpha)`, and with `alpha=0` also `LinearRegression`; then
+    `gap_` is infinite. The loss is half the squared error. Other parameters are those of `RobustLinearModel`.
     """
 
     def _loss(self) -> LinearLoss | str:
@@ -81,8 +81,8 @@ class RobustLinearRegression(BaseRobustRegressor):
 class RobustQuantileRegressor(BaseRobustRegressor):
     """Robust quantile regression, with the pinball loss of `quantile`.
 
-    With `radius=0` and `alpha=0` it is scikit-learn's `QuantileRegressor(alpha=0)`; its `alpha` charges
-    absolute values, ours squares. The other parameters are those of `RobustLinearModel`.
+    With `radius=0` and `alpha=0` it is scikit-learn's `QuantileRegressor(alpha=0)`, whose `alpha` penalizes
+    absolute values; here it penalizes squares. Other parameters are those of `RobustLinearModel`.
     """
 
     quantile: float
@@ -113,21 +113,21 @@ class RobustQuantileRegressor(BaseRobustRegressor):
 
 
 class RobustPoissonRegressor(BaseRobustRegressor):
-    """Robust regression of counts, with the logarithm as its link.
+    """Robust Poisson regression of counts, with a log link.
 
-    With `radius=0` it is scikit-learn's `PoissonRegressor(alpha)`. The loss is half of the deviance. The
-    other parameters are those of `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `PoissonRegressor(alpha)`. The loss is half the deviance. Other
+    parameters are those of `RobustLinearModel`.
     """
 
     def _loss(self) -> LinearLoss | str:
         return "poisson"
 
     def predict(self, X: Any) -> Any:
-        """The mean of the counts for each row of X."""
+        """The expected count for each row of X."""
         return np.exp(self._prediction(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of the deviance that is explained, D^2."""
+        """The fraction of deviance explained, D^2."""
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
     def __sklearn_tags__(self) -> Any:

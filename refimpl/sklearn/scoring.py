@@ -1,4 +1,4 @@
-"""Scores of models under perturbed features: exact for linear ones, by attack or by sampling for others."""
+"""Scores of models under perturbed features: exact for linear models, by attack or sampling for others."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def robust_scorer(
     """A scorer for `GridSearchCV` and `cross_val_score`: larger is better.
 
     Arguments:
-    - `ball`: how far examples move, in the units of the features that the model, or its pipeline, gets.
+    - `ball`: how far examples move, in the units of the features that the model, or its pipeline, is given.
     - `eta`: None scores the worst point of the ball: accuracy for classifiers, minus the mean loss for
       regressors. A number scores minus the robust risk.
-    - `divergence`: of the robust risk.
-    - `feature_scale`: how far each feature moves, as multiples of the radius (d,), such as X.std(axis=0); 0 holds it.
-      A Series or a dict goes by the names of the columns; features that a dict does not name get 1.
+    - `divergence`: of the robust risk, a name or a `Divergence`.
+    - `feature_scale`: how far each feature moves, in multiples of the radius (d,), such as X.std(axis=0); 0
+      fixes it. A Series or a dict is matched by column name; features missing from a dict get 1.
     - `loss`: of regressors: squared, absolute, poisson, huber or a `LinearLoss` such as quantile_loss(0.9).
-      None takes the one that the model minimises, if it is known, and else the squared error.
-    - `n_samples`: points of the ball per example, for models that are not linear.
+      None uses the loss that the model minimizes, if it is known, and otherwise the squared error.
+    - `n_samples`: points of the ball per example, for nonlinear models.
     - `rng`: a seed or generator of these points. Every call uses the same points, so that models are compared
       on equal terms: a generator, or None for fresh entropy, is drawn from once, when the scorer is made.
 
-    It can be called, scorer(model, X, y, sample_weight=None), printed and pickled. Scores are exact where
-    predictions are affine in the features, which is checked on the data (the risk in norm 2 alone). Networks
-    of `RobustClassifier` are attacked by their gradient; for other models the worst of the sampled points is
-    taken, which is too optimistic. refimpl/LINEAR.md says more.
+    Returns a `RobustScorer`, to be called as scorer(model, X, y, sample_weight=None). Scores are exact if
+    predictions are affine in the features, which is checked on the data; the risk only in norm 2. Networks of
+    `RobustClassifier` are attacked by their gradient. For other models the worst sampled point is used, which
+    is optimistic. See refimpl/LINEAR.md.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -71,7 +71,7 @@ def robust_scorer(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class RobustScorer:
-    """What `robust_scorer` returns: a function of a model, X (n, d), y (n,) and weights of the examples."""
+    """The scorer that `robust_scorer` returns."""
 
     ball: Ball
     eta: float | None = None
@@ -94,7 +94,7 @@ class RobustScorer:
             object.__setattr__(self, "rng", seed)
 
     def __repr__(self) -> str:
-        """The call that makes it: the ball, and what differs from the defaults."""
+        """The call that makes it: the ball, and parameters other than the defaults."""
         given = [(f.name, getattr(self, f.name)) for f in fields(self)[1:]]
         more = [
             f"{name}={_shown(value)}"
@@ -104,11 +104,11 @@ class RobustScorer:
         return f"robust_scorer({', '.join([repr(self.ball), *more])})"
 
     def _accept_sample_weight(self) -> bool:
-        """What `GridSearchCV` asks a scorer before it passes weights on."""
+        """Tell `GridSearchCV` to pass sample weights."""
         return True
 
     def __call__(self, model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The score of a fitted model, the mean over examples by their weights."""
+        """The score of a fitted model, the weighted mean over examples."""
         as_input, columns, y = input_converter(X), getattr(X, "columns", None), np.asarray(y)
         X = as_float_matrix(X)
         w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -118,7 +118,7 @@ class RobustScorer:
             ball = replace(ball, feature_scale=sizes)
         loss = regression_loss(model, self.loss)
         scored = ScoredModel(model, X, y, w, as_input, loss)
-        points = ball.sample(X, self.n_samples, as_rng(self.rng))
+        points = ball.sample(X, self.n_samples, rng=as_rng(self.rng))
         affine = scored.affine_outputs(points[:, 0, :])
         if eta is not None:
             if affine is not None and ball.norm == 2 and ball.clip is None:
@@ -148,7 +148,7 @@ class RobustScorer:
 
 
 def _shown(value: Any) -> str:
-    """A parameter in a repr: divergences by name, columns of numbers by their length."""
+    """A parameter in a repr: divergences by name, arrays by length."""
     if isinstance(value, Divergence):
         return value.name
     if hasattr(value, "__len__") and not isinstance(value, (str, dict)):
@@ -157,7 +157,7 @@ def _shown(value: Any) -> str:
 
 
 def _worst_affine(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> Any:
-    """Whether each row is classified correctly, or minus its loss, at the worst point of the ball around it."""
+    """Correctness of each row (classifier) or minus its loss (regressor) at the worst point of its ball."""
     loss = scored.loss
     if loss is None:
         return right_in_ball(scored, outputs, ball)
@@ -181,8 +181,7 @@ def _losses(scored: ScoredModel) -> Callable[[Any, Any], Any]:
     if not hasattr(model, "predict_proba"):
         if not hasattr(model, "decision_function"):
             raise TypeError(
-                f"model is {model!r}, without predict_proba and decision_function; expected one of them, or "
-                "eta=None"
+                f"model is {model!r}, which has neither predict_proba nor decision_function: use eta=None"
             )
 
         def hinge(x: Any, i: Any) -> Any:

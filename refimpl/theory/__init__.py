@@ -16,8 +16,8 @@ from phiball.refimpl.theory.plans import (
     chi_square_bound,
     convex_plan,
     gradient_bias,
+    gradient_second_moment,
     nonconvex_plan,
-    second_moment,
 )
 from phiball.refimpl.theory.ramp import ramp_loss
 from phiball.refimpl.theory.regularizers import r1, r2, r3, surrogate, surrogate_estimate
@@ -32,6 +32,7 @@ __all__ = [
     "excess_order",
     "generalization_bound",
     "gradient_bias",
+    "gradient_second_moment",
     "linear_capacity",
     "linear_covering",
     "network_capacity",
@@ -41,7 +42,6 @@ __all__ = [
     "r3",
     "ramp_loss",
     "regularized_adversarial_risk",
-    "second_moment",
     "surrogate",
     "surrogate_estimate",
 ]

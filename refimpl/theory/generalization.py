@@ -16,11 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, isnan, log, log1p, prod, sqrt
+from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.backends import Array, array_namespace, detach
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
+from phiball.refimpl.risk.estimate import Estimate
+from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import valid_array, valid_count, valid_number
 
@@ -219,12 +221,12 @@ def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0
 def regularized_adversarial_risk(
     loss: Loss,
     x: Array,
-    ball: Distribution,
+    reference: Distribution,
     eta: float | Array,
-    divergence: Divergence,
+    divergence: str | Divergence = "entropic",
     *,
-    n_samples: int,
-    rng: Rng,
+    n_samples: int = 100,
+    rng: Any = None,
 ) -> Estimate:
     """Estimate the robust risk of a sample for a loss in [0, 1], as the generalisation bounds need it.
 
@@ -263,7 +265,7 @@ def regularized_adversarial_risk(
 
     if not callable(loss):
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
-    return robust_risk(checked, x, ball, eta, divergence, n_samples=n_samples, rng=rng)
+    return robust_risk(checked, x, reference, eta, divergence, n_samples=n_samples, rng=rng)
 
 
 def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certificate:

@@ -26,10 +26,11 @@ _MET = 1e-13  # of the mass: an error of the multiplier enters the value by its 
 def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]:
     """(h(t), h'(t)) for t >= 0 of shape (N,) in float64, and a ball in dimension d; h'(0) is taken as 0.
 
-    x = tanh v turns the density into cosh(v)^-(d+1), a bell on the whole line. The line is cut where
-    phi*' leaves zero, and both halves are integrated by the double exponential rule, whose nodes
-    are dense at the cut on every scale. A kink of phi* elsewhere than at `slope0` costs digits. Where phi*
-    grows exponentially, the worst distribution may be a narrow peak far from the cut: ValueError if the nodes miss it.
+    x = tanh v turns the density into cosh(v)^-(d+1), a bell on the whole line. The line is cut where phi*'
+    leaves zero, and both halves are integrated by the double exponential rule, whose nodes are dense at the
+    cut on every scale. A kink of phi* elsewhere than at `slope0` costs digits. Where phi* grows
+    exponentially, the worst distribution may be a narrow peak far from the cut: ValueError if the nodes miss
+    it.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC

@@ -38,7 +38,7 @@ class Plan:
         return self.estimator.evaluations * self.batch * (self.steps - 1)
 
 
-def second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -> float:
+def gradient_second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -> float:
     r"""A bound on the second moment $\mathbb{E}|V|^2$ of an estimator, for one data point.
 
     It is $L_f^2$ for SG, and for RT-MLMC
@@ -53,8 +53,8 @@ def second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -
     Returns a float. Reference: Proposition 3 of Section 3, corrected (claim D6).
 
     >>> from phiball.refimpl import RTMLMC, SG
-    >>> from phiball.theory import second_moment
-    >>> second_moment(SG(7), 2.0, 1.0), second_moment(RTMLMC(1), 1.0, 1.0)
+    >>> from phiball.theory import gradient_second_moment
+    >>> gradient_second_moment(SG(7), 2.0, 1.0), gradient_second_moment(RTMLMC(1), 1.0, 1.0)
     (4.0, 4.5)
     """
     lipschitz = _constant("lipschitz", lipschitz)
@@ -144,7 +144,7 @@ def convex_plan(
     - `estimator`: the class `RTMLMC` or `SG`.
 
     Returns the estimator with its level, the batch, the steps, the step size, and the bound. With M^2 from
-    `second_moment`, the average of the iterates has
+    `gradient_second_moment`, the average of the iterates has
 
     $$\mathbb{E} F(\theta) - F^* \le \frac{G}{2^L + 1} + \frac{D M}{\sqrt{T}}, \qquad
     L = \lceil \log_2(4 G/\delta) \rceil$$
@@ -162,7 +162,7 @@ def convex_plan(
     idf = _constant("idf", idf, zero=True)
     chosen = _valid_estimator(estimator)(_level(4 * idf / delta, "delta", delta))
     bias = idf / (2**chosen.level + 1)
-    reach = diameter * sqrt(second_moment(chosen, lipschitz, chi_square))  # D M
+    reach = diameter * sqrt(gradient_second_moment(chosen, lipschitz, chi_square))  # D M
     ratio = reach / (delta - bias)
     steps = _whole(ratio * ratio, "delta", delta)
     # D/(M sqrt T), of which D M is at hand.
@@ -189,7 +189,7 @@ def nonconvex_plan(
     - `estimator`: the class `RTMLMC` or `SG`.
 
     Returns the estimator with its level, the batch, the steps, the step size, and the bound. With
-    S = S_f + L_f^2/eta, M^2 from `second_moment` and beta from `gradient_bias`, the bound is
+    S = S_f + L_f^2/eta, M^2 from `gradient_second_moment` and beta from `gradient_bias`, the bound is
 
     $$\mathbb{E}|\nabla F|^2 \le \beta^2 + \frac{2B}{\tau T} + S \tau M^2, \qquad
     \tau = \sqrt{\frac{2B}{S T M^2}}, \quad \text{batch} = 1$$
@@ -218,7 +218,7 @@ def nonconvex_plan(
     at_zero = gradient_bias(0, lipschitz=lipschitz, bound=bound, eta=eta)
     chosen = _valid_estimator(estimator)(_level(2 * sqrt(counted) * at_zero / epsilon, "epsilon", epsilon))
     bias = counted * (at_zero / 2**chosen.level) ** 2
-    moment = second_moment(chosen, lipschitz, sinh(bound / (2 * eta)) ** 2)
+    moment = gradient_second_moment(chosen, lipschitz, sinh(bound / (2 * eta)) ** 2)
     left = epsilon**2 - bias
     if constrained:
         batch = _whole(24 * moment / left, "epsilon", epsilon)

@@ -16,18 +16,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, prod
+from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings
+from phiball.backends import Array, array_namespace, as_rng, detach, ignore_float_warnings
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.divergences import Divergence, centred, cressie_read, valid_divergence
+from phiball.refimpl.inner.divergences import Divergence, as_divergence, centred, cressie_read
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.sampling.streaming import each_eta, valid_sampling
+from phiball.refimpl.sampling.streaming import check_reference, each_eta
 from phiball.refimpl.theory.linear_risk import linear_risk
 from phiball.refimpl.types import Distribution
 from phiball.refimpl.validation import broadcasts, valid_array, valid_count, valid_number
 
 
-def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Array:
+def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = "entropic") -> Array:
     r"""The increase of the risk of the linearised loss over $f(z)$, computed exactly.
 
     $$\inf_\mu \mu + \eta\, \mathbb{E}_b\Big[\phi^*\Big(\frac{g^\top b - \mu}{\eta}\Big)\Big],
@@ -60,7 +61,7 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
     """
     _valid_ball(ball)
     eta = _problem(g, ball, eta)
-    valid_divergence(divergence)
+    divergence = as_divergence(divergence)
     xp = array_namespace(g)
     event_ndim = g.ndim - 1
     if divergence.family == "entropic" and ball.norm in (1, 2, inf):
@@ -85,43 +86,48 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
 
 
 def surrogate_estimate(
-    g: Array, ball: Distribution, eta: float | Array, divergence: Divergence, *, n_samples: int, rng: Rng
+    g: Array,
+    reference: Distribution,
+    eta: float | Array,
+    divergence: str | Divergence = "entropic",
+    *,
+    n_samples: int = 100,
+    rng: Any = None,
 ) -> Array:
-    """Estimate the `surrogate` from `n_samples` points of the ball, for every ball and divergence.
+    """Estimate the `surrogate` from sampled perturbations, for every reference distribution and divergence.
 
     Arguments:
-    - `ball`: any distribution with a `sample`, for example a `Ball` or a `Gaussian`.
-    - `n_samples`: the number of points drawn.
-    - `rng`: from `phiball.backends.rng`.
+    - `reference`: any distribution with a `sample`, for example a `Ball` or a `Gaussian`.
+    - `n_samples`: the number of perturbations drawn.
+    - `rng`: a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
     - The others are those of `surrogate`.
 
-    Returns an array (N,). It is low on average, as every sample misses the far ends of the ball: by
-    O(1/samples) for a smooth phi, and by far too much in high dimension with a small eta. torch can
-    differentiate it once.
+    Returns an array (N,), which torch can differentiate once. It is biased low, because samples miss the
+    extreme points of the ball: by O(1/n_samples) for a smooth phi, but severely in high dimension with a
+    small eta.
 
     Reference: Eq. (surrogate) of Section 4.
 
     >>> import numpy as np
-    >>> from phiball.backends import rng
-    >>> from phiball.refimpl import QUADRATIC, Ball
+    >>> from phiball import Ball
     >>> from phiball.theory import surrogate_estimate
     >>> g = np.array([[1.0, 0.5]])
-    >>> value = surrogate_estimate(g, Ball(np.inf, 1.0), 2.0, QUADRATIC, n_samples=100_000, rng=rng(0))
+    >>> value = surrogate_estimate(g, Ball("linf", 1.0), 2.0, "chi2", n_samples=100_000, rng=0)
     >>> print(np.round(value, 2))  # Var(g.b)/(2 eta) = (5/12)/4 = 0.104
     [0.1]
     """
-    valid_sampling(ball, rng)
-    eta = _problem(g, ball, eta)
-    valid_divergence(divergence)
+    check_reference(reference)
+    divergence, rng = as_divergence(divergence), as_rng(rng)
+    eta = _problem(g, reference, eta)
     valid_count("n_samples", n_samples, 1)
     xp = array_namespace(g)
-    b = ball.sample(xp.zeros_like(detach(g)), n_samples, rng, event_ndim=g.ndim - 1)
+    b = reference.sample(xp.zeros_like(detach(g)), n_samples, rng=rng, event_ndim=g.ndim - 1)
     b = xp.reshape(b, (g.shape[0], n_samples, prod(g.shape[1:])))
     linear = xp.sum(xp.reshape(g, (g.shape[0], 1, -1)) * b, axis=-1)
     return worst_case(linear, eta, divergence).value
 
 
-def r1(g: Array, ball: Ball, C: float, divergence: Divergence) -> Array:
+def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic") -> Array:
     r"""The limit of the regulariser for $\rho/\eta \to C$: $\rho$ times a certainty equivalent of $g^\top b$.
 
     $$\rho\, S_{1/C}(g^\top b), \qquad
@@ -172,7 +178,7 @@ def r2(g: Array, ball: Ball) -> Array:
         return ball.radius * ball.dual_norm(g, event_ndim=g.ndim - 1)
 
 
-def r3(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Array:
+def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = "entropic") -> Array:
     r"""The limit of the regulariser for $\rho/\eta \to 0$: the variance of $g^\top b$, scaled.
 
     $$\frac{\operatorname{Var}_b[g^\top b]}{2 \eta\, \phi''(1)}, \qquad b \text{ uniform on the ball}$$
@@ -194,7 +200,7 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Arra
     """
     _valid_ball(ball)
     eta = _problem(g, ball, eta)
-    valid_divergence(divergence)
+    divergence = as_divergence(divergence)
     if not 0 < divergence.curvature1 < inf:
         raise ValueError(
             f"divergence is {divergence.name}, with phi''(1) = {divergence.curvature1:g}; expected a phi "

@@ -183,7 +183,7 @@ def test_white_noise_is_a_draw_from_the_distribution(arrays: Arrays) -> None:
     z = arrays.asarray(np.random.default_rng(0).normal(size=(4, 2, 3)))
     for distribution in (*(Ball(norm, 0.4) for norm in ANY_NORM), Gaussian(0.4)):
         x = arrays.numpy(white_noise(z, distribution, rng=2))
-        drawn = arrays.numpy(distribution.sample(z, 1, rng(2), event_ndim=2))
+        drawn = arrays.numpy(distribution.sample(z, 1, rng=rng(2), event_ndim=2))
         assert np.all(x == drawn[:, 0])
         assert len(np.unique(np.round(x - arrays.numpy(z), 4)[:, 0, 0])) == 4
 

@@ -1,4 +1,4 @@
-"""The contextual problem: against programs over transport plans, and the loss that everything else takes."""
+"""The contextual problem: against optimal transport plans, and the conditional loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONIC = 1e-6  # the accuracy of the conic solver
 
 
 def instance(seed: int) -> dict[str, Any]:
-    """L1, L2: 3 covariates, 4 parameters, 5 points, nothing uniform, some points out of reach."""
+    """L1, L2: 3 covariates, 4 parameters, 5 points, nothing uniform, some points unreachable."""
     draw = np.random.default_rng(seed)
     joint = draw.dirichlet(np.ones(12)).reshape(3, 4)
     reach = draw.random((3, 5)) < 0.8
@@ -41,7 +41,7 @@ def instance(seed: int) -> dict[str, Any]:
 
 
 def problem(case: dict[str, Any], arrays: Arrays) -> tuple[Conditional, Any, Any]:
-    """The same problem in the library's words, with a cost that is a function and not a table."""
+    """The same problem for the library, with a cost function instead of a table."""
     joint, xp, a = case["joint"], arrays.xp, case["a"].tolist()
     data = Conditional(
         arrays.asarray(np.arange(3.0)),
@@ -64,7 +64,7 @@ def solved(seed: int, eta: float, penalty: str, causal: bool = True) -> Transpor
 
 
 def test_strong_duality(arrays: Arrays) -> None:
-    """L1, L2: the library's duals are the values of the primal programs; the plain plans give more."""
+    """L1, L2: the library's duals equal the primal values; noncausal plans have larger values."""
     tol = CONIC + 64 * arrays.eps
     for seed in (0, 1):
         case = instance(seed)
@@ -74,7 +74,7 @@ def test_strong_duality(arrays: Arrays) -> None:
             found = causal_value(loss, data, points, eta, d, p=p)
             oracle = solved(seed, eta, name)
             assert float(found.value) == pytest.approx(oracle.value, abs=tol)
-            # The distribution of x' given x; the solver's plan is good to the root of its value.
+            # The distribution of x' given x; the error of the plan is the root of that of the value.
             moved = oracle.plan.sum(axis=1) / case["joint"].sum(axis=1)[:, None]
             np.testing.assert_allclose(arrays.numpy(found.inner.weights), moved, atol=2e-3)
         assert solved(seed, 0.1, "entropic", causal=False).value > solved(seed, 0.1, "entropic").value + 1e-3
@@ -86,7 +86,7 @@ def test_strong_duality(arrays: Arrays) -> None:
             assert found.losses.dtype == points.dtype
 
 
-def test_grouping_against_a_dictionary(arrays: Arrays) -> None:
+def test_grouped_matches_a_dictionary(arrays: Arrays) -> None:
     draw = np.random.default_rng(0)
     x = draw.integers(0, 3, size=(60, 2, 1)).astype(float)
     x[x == 2] = 0.1
@@ -112,7 +112,7 @@ def test_grouping_against_a_dictionary(arrays: Arrays) -> None:
         np.testing.assert_allclose(arrays.numpy(data.weight)[k], w[mine].sum(), rtol=tol)
         np.testing.assert_allclose(arrays.numpy(data.share)[k, :m], w[mine] / w[mine].sum(), rtol=4 * tol)
         assert np.all(arrays.numpy(data.share)[k, m:] == 0)
-    # Plain numbers, of which 0 and -0 are one.
+    # Scalars, where 0 and -0 are equal.
     data = Conditional.grouped(arrays.asarray([0.0, -0.0, 1.0]), arrays.asarray([1.0, 2.0, 3.0]))
     assert arrays.numpy(data.x).tolist() == [0.0, 1.0]
     assert arrays.numpy(data.share).tolist() == [[0.5, 0.5], [1.0, 0.0]]
@@ -160,7 +160,7 @@ def test_loss_is_the_conditional_average(arrays: Arrays) -> None:
                 np.testing.assert_allclose(arrays.numpy(found), expected, atol=64 * arrays.eps)
 
 
-def test_chunks_bound_the_pairs() -> None:
+def test_chunk_bounds_the_number_of_pairs() -> None:
     seen: list[int] = []
     data = Conditional.stacked(np.zeros(2), np.ones((2, 7)))
     loss = conditional_loss(lambda x: x, lambda w, z: (seen.append(len(w)), w * z)[1], data, chunk=3)
@@ -180,7 +180,7 @@ def test_decisions_of_any_shape(arrays: Arrays) -> None:
     assert arrays.numpy(loss(x, arrays.asarray([1], dtype=xp.int64))).tolist() == [72.0]
 
 
-def test_torch_gradients_reach_the_rule_and_the_covariates() -> None:
+def test_torch_gradients_flow_to_parameters_and_covariates() -> None:
     torch = pytest.importorskip("torch")
     draw = np.random.default_rng(4)
     data = Conditional.stacked(
@@ -198,7 +198,7 @@ def test_torch_gradients_reach_the_rule_and_the_covariates() -> None:
         assert torch.autograd.gradcheck(function, (theta, points.clone().requires_grad_()))
 
 
-def test_weighted_mean_of_robust_risks(arrays: Arrays) -> None:
+def test_causal_risk_is_the_weighted_mean_of_robust_risks(arrays: Arrays) -> None:
     data, _, _ = ragged(arrays)
     K = data.x.shape[0]
     ball, close = Ball(inf, 0.5), {"rtol": 256 * arrays.eps, "atol": 256 * arrays.eps}

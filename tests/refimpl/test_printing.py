@@ -29,10 +29,10 @@ def test_tensors_with_a_gradient_or_without_numbers() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     losses = torch.tensor([0.0, 1.0], requires_grad=True)
     assert repr(worst_case(losses, 0.5, QUADRATIC)).startswith("WorstCase(value=0.75, mu=0, ")
-    integral = import_module("phiball.refimpl.risk.quadrature").Integral
+    rule = import_module("phiball.refimpl.risk.quadrature").QuadratureRule
     empty = torch.empty((), device="meta")
-    assert repr(integral(empty, empty, empty)) == (
-        "Integral(value of shape (), values of shape (), error of shape ())"
+    assert repr(rule(empty, empty, empty)) == (
+        "QuadratureRule(points of shape (), weights of shape (), coarse of shape ())"
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phiball import refimpl, risk, theory
+from phiball import refimpl, theory
 from phiball.backends import backend, rng, to_numpy
 from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Ball, Gaussian, RegularizedLoss, Tilted
 
@@ -38,14 +38,14 @@ def of_distributions(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator
             yield method(s, event_ndim=k)
         yield ball.contains(z + s / 3, z, event_ndim=k)
         for how in ({}, {"antithetic": True}, {"qmc": True}):
-            yield ball.sample(z, 4, rng(0), event_ndim=k, **how)
+            yield ball.sample(z, 4, rng=rng(0), event_ndim=k, **how)
         if ball.norm != 3:
             yield ball.project(z + s, z, event_ndim=k)
             yield ball.log_mgf(s, event_ndim=k)
-            yield from ball.sample_tilted(z, s, 3, rng(0), event_ndim=k)
+            yield from ball.sample_tilted(z, s, 3, rng=rng(0), event_ndim=k)
     yield Gaussian(0.6).log_mgf(s, event_ndim=k)
-    yield Gaussian(0.6).sample(z, 3, rng(0), event_ndim=k)
-    yield from Gaussian(0.6).sample_tilted(z, s, 3, rng(0), event_ndim=k)
+    yield Gaussian(0.6).sample(z, 3, rng=rng(0), event_ndim=k)
+    yield from Gaussian(0.6).sample_tilted(z, s, 3, rng=rng(0), event_ndim=k)
 
 
 def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
@@ -54,13 +54,14 @@ def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
     for d in (ENTROPIC, HINGE):
         dense = refimpl.worst_case_density(loss, z, Ball(2, 0.5), eta, d, at=z[:2] + 0.1, rng=rng(0), **few)
         yield from (dense.density, dense.atoms, dense.masses)
-    for way in (None, Tilted(self_normalised=True, start="uniform"), Tilted(retilt=1)):
-        how: dict[str, Any] = {"proposal": way and replace(way, gradient=slope), "chunk": 5, **few}
+    tilted = partial(Tilted, gradient=slope)
+    for way in (refimpl.Uniform(), tilted(self_normalised=True, start="uniform"), tilted(retilt=1)):
+        how: dict[str, Any] = {"method": way, "chunk": 5, **few}
         found = refimpl.robust_risk(loss, z, ball, eta, ENTROPIC, rng=rng(0), **how)
         yield from (found.values, found.stderr)
-    worst = refimpl.adversarial_risk(loss, z, ball, rng=rng(0), attack=lambda z: z + 0.1, **few)
+    worst = refimpl.adversarial_risk(loss, z, ball, rng=rng(0), attack=lambda loss, x, ball: x + 0.1, **few)
     yield from (worst.values, worst.points)
-    yield risk.constrained_risk(loss, z, ball, QUADRATIC, budget=0.1, rng=rng(0), **few).value
+    yield refimpl.robust_risk(loss, z, ball, None, QUADRATIC, budget=0.1, rng=rng(0), **few).value
     yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, size=9, rng=rng(0), **few).points
     for distribution in (Ball(2, 0.5), Ball(inf, 0.5)):
         yield refimpl.fgm(None, z, distribution, gradient=slope, rng=rng(0))

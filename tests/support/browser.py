@@ -1,4 +1,4 @@
-"""An installed Chromium without a window, driven over a pipe by its debugging protocol."""
+"""A headless Chromium, controlled through its debugging protocol over a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 60.0  # seconds for one answer: a busy machine is slow, a browser that hangs must not hang us
+PATIENCE = 60.0  # seconds to wait for an answer
 
 
 def find_browser() -> str | None:
@@ -21,12 +21,12 @@ def find_browser() -> str | None:
 
 
 class Browser:
-    """A page of a headless Chromium; a context manager."""
+    """A page of a headless Chromium, as a context manager."""
 
     def __init__(self, program: str, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        redirect = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'  # where the protocol is spoken
+        redirect = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'  # the protocol's file descriptors
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
         options.append("--remote-debugging-pipe")
         self._process = subprocess.Popen(
@@ -42,7 +42,7 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         self.complaints: list[str] = []
-        """What the page wrote to the console, and what the browser had to say of it."""
+        """Console messages and exceptions of the page, and its network requests."""
 
     def __enter__(self) -> Browser:
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
@@ -63,7 +63,7 @@ class Browser:
             ready, _, _ = select.select([self._in], [], [], max(0.0, until - time.monotonic()))
             piece = os.read(self._in, 1 << 16) if ready else b""
             if not piece:
-                raise TimeoutError("the browser gives no answer")
+                raise TimeoutError("the browser does not answer")
             self._buffer += piece
         text, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(text)
@@ -73,11 +73,11 @@ class Browser:
         if method == "Network.requestWillBeSent":
             url = message["params"]["request"]["url"]
             if not url.startswith(("file:", "data:", "about:")):
-                self.complaints.append(f"asks for {url}")
+                self.complaints.append(f"requests {url}")
         return message
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command, and wait for its answer."""
+        """Send a command and wait for its answer."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -91,7 +91,7 @@ class Browser:
         return result
 
     def show(self, page: Path, *, width: int, dark: bool = False) -> None:
-        """Open a page at a width in pixels, in the light or the dark scheme, and wait until it is there."""
+        """Open a page at a width in pixels, in the light or dark scheme, and wait until it is loaded."""
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.ask("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]

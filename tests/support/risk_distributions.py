@@ -35,10 +35,10 @@ class Fixed:
 
     points: Any
 
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        # The first coordinate of a data point says which one it is.
-        xp = array_namespace(z)
-        return xp.take(self.points, xp.astype(z[:, 0], xp.int64), axis=0)
+    def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
+        # The first coordinate of a data point is its index.
+        xp = array_namespace(x)
+        return xp.take(self.points, xp.astype(x[:, 0], xp.int64), axis=0)
 
 
 def fixed(losses: Any, arrays: Arrays) -> tuple[Array, Fixed]:

@@ -1,4 +1,4 @@
-"""A small training that can be stopped and begun again, with every kind of objective: for tests of it."""
+"""A small training run that can be stopped and resumed, with every kind of objective."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
-PLAN = Schedule(epochs=2, batch=8, rate=0.01)  # of 22 images: three steps an epoch, the last one of six
+PLAN = Schedule(epochs=2, batch=8, rate=0.01)  # 22 images: three steps per epoch, the last with six images
 STEPS = 6
 ABOUT = {"setting": "ERM", "trial": 0, "seed": 7, "data": "d1", "width": 8, "objective": {"rho": 0.45}}
 
@@ -26,7 +26,7 @@ def plain(loss: Any, x: Any, source: Rng) -> Any:
 
 
 def moved_on(loss: Any, x: Any, source: Rng, kept: Any) -> Any:
-    """The loss at the perturbations that were kept of these images, moved by noise; and they."""
+    """The loss at the stored perturbations of these images plus noise, and the new perturbations."""
     kept = kept + 0.1 * source.normal(tuple(x.shape), like=x)
     return plain(loss, x + kept, source), kept
 
@@ -42,7 +42,9 @@ OBJECTIVES = {
     "tilted linf": sampled(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
     "kept perturbations": moved_on,
 }
-PLANS = {"kept perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)}  # of the others, PLAN
+PLANS = {
+    "kept perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)
+}  # for other objectives PLAN
 
 
 def model() -> Any:
@@ -59,14 +61,14 @@ def images() -> tuple[Any, Any]:
 
 
 class Training:
-    """One training that may be stopped and begun again, as processes would do it; and what it leaves."""
+    """A training run that can be stopped and resumed, as by new processes, and its results."""
 
     def __init__(self, name: str, keep: Path | None, plan: Schedule | None = None) -> None:
         self.objective, self.keep, self.plan = OBJECTIVES[name], keep, plan or PLANS.get(name, PLAN)
-        self.source: Rng | None = None  # the last that the objective was given
+        self.source: Rng | None = None  # the last one passed to the objective
 
     def go(self, on_step: Callable[[int, int, float], None] = lambda done, total, loss: None) -> Training:
-        self.model = model()  # a new process begins with the initial weights
+        self.model = model()  # a new process starts from the initial weights
         x, y = images()
 
         def objective(loss: Any, x: Any, source: Rng, *kept: Any) -> Any:
@@ -82,7 +84,7 @@ class Training:
         return self
 
     def until(self, step: int) -> None:
-        """Go on, and be stopped at the end of this step, before its checkpoint."""
+        """Run, and stop at the end of this step, before its checkpoint."""
 
         def stop(done: int, total: int, loss: float) -> None:
             if done >= step:

@@ -1,4 +1,4 @@
-"""Made-up images for the studies of images, small enough to train on in a second."""
+"""Synthetic images for the image studies, small enough to train on in a second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 
 
 def digits(seed: int = 0, test: int = 1) -> Images:
-    """Bright blocks in one of ten places, and noise: 100 training and 50 test images."""
+    """Noisy images with a bright pixel in one of ten places: 100 for training, 50 for testing."""
     parts = []
     for count, draws in ((100, np.random.default_rng(seed)), (50, np.random.default_rng(test))):
         y = draws.integers(0, 10, count)
@@ -26,7 +26,7 @@ def digits(seed: int = 0, test: int = 1) -> Images:
 
 
 class LinearLoss:
-    """The loss g.x of each of six images, and the points that it was asked for."""
+    """The loss g.x of six images, which records the points it is evaluated at."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(0)
@@ -40,5 +40,5 @@ class LinearLoss:
 
 
 def use_images(patch: pytest.MonkeyPatch, images: Images) -> None:
-    """Let the studies load these images whatever data set they ask for."""
+    """Make the studies load these images for every data set."""
     patch.setattr(image_study, "load", lambda name, folder: images)

@@ -1,4 +1,4 @@
-"""A study of a few tasks that take as long as one likes, for tests of runs that are kept and resumed."""
+"""A study with few tasks of any duration, for tests of resumable runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TinyStudy(Study[Config]):
 
 
 def _misbehave(task: Task, what: str, folder: str) -> None:
-    """Kill the process of the second task, once ("kill"), or leave its number in a file and stay ("stay")."""
+    """Kill the process of the second task once ("kill"), or write its process id and sleep ("stay")."""
     if what == "kill" and task["k"] == 1:
         with suppress(FileExistsError):
             Path(folder, "killed").touch(exist_ok=False)

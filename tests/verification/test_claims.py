@@ -128,7 +128,7 @@ def test_find_by_id_words_and_section() -> None:
     assert [entry.id for entry in find_claims("c4")] == ["C4"]
     assert [entry.id for entry in find_claims(["c4", "strong_duality"])] == ["A1", "C4"]
     assert [entry.id for entry in find_claims("gap_of_normal")] == ["C4-gap"]
-    assert [entry.id for entry in find_claims("example", 2)] == ["E1", "E2", "E3", "E4", "E5", "E7"]
+    assert [entry.id for entry in find_claims("example", 2)] == ["A3", "E1", "E2", "E3", "E4", "E5", "E7"]
     assert {entry.section for entry in find_claims(section=3)} == {"3"}
     assert {entry.section for entry in find_claims(section="beyond")} == {BEYOND}
     with pytest.raises(ValueError, match="claim is 'nonsense', which no id, name"):

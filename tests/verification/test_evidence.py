@@ -43,7 +43,7 @@ def fixed(*pieces: Evidence | Curve, verdict: Verdict = Verdict.HOLDS) -> Claim:
 
 
 def searched(strategy: st.SearchStrategy[int], work: Callable[[int], object], verdict: Verdict) -> Claim:
-    """A claim that gives numbers of the strategy to `work`."""
+    """A claim that calls `work` on numbers from the strategy."""
 
     @claim("x", id="X", section=2, verdict=verdict, n=strategy)
     def statement(n: int) -> object:
@@ -61,11 +61,11 @@ def test_fit_agrees_with_numpy_and_scipy(noise: list[float], slope: float) -> No
     y = tuple(exp(e) * x**slope for x, e in zip(SCALES, noise, strict=True))
     fit = curve(y).fit
     u, v = np.log(SCALES), np.log(y)
-    assume(np.ptp(v) > 1e-9)  # scipy gives NaN for a constant
+    assume(np.ptp(v) > 1e-9)  # scipy returns NaN for a constant
     assert fit.slope == pytest.approx(np.polyfit(u, v, 1)[0], abs=1e-9)
     other = linregress(u, v)
     half = t.ppf(0.995, len(u) - 2) * other.stderr
-    # A fit that is exact has an interval of rounding errors.
+    # The interval of an exact fit consists of rounding errors.
     assert fit.low == pytest.approx(other.slope - half, abs=1e-6)
     assert fit.high == pytest.approx(other.slope + half, abs=1e-6)
 
@@ -89,7 +89,7 @@ def test_invalid_curves_are_rejected() -> None:
         with pytest.raises(ValueError, match=f"{place} is .*expected 5 positive numbers"):
             Curve("", "", "", "", **values)
     for y, x in (((1.0, 2.0, 3.0), SCALES[:3]), ((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 2.0, 4.0))):
-        with pytest.raises(ValueError, match="expected four scales or more"):
+        with pytest.raises(ValueError, match="expected at least four scales"):
             curve(y, x)
     with pytest.raises(ValueError, match=r"y is .*expected 5 positive numbers"):
         curve((1.0, 2.0, 3.0, 4.0))
@@ -102,7 +102,7 @@ def test_curves_come_from_fixed_instances_beside_evidence() -> None:
     assert fixed(grows).run().error == "no example was checked"
 
     by_search = searched(st.integers(), lambda n: [grows, grows.exactly(1, 1e-9)], Verdict.HOLDS)
-    assert "expected curves from fixed instances" in by_search.run().error
+    assert "only statements without strategies may" in by_search.run().error
 
 
 # --- Verdicts -------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_counterexample_outside_the_assumptions_does_not_stand(off: float, verdi
     result = entry.run()
     assert result.verdict is verdict
     assert result.counterexamples == ("f = (0, 1)", "within the assumptions: f bounded, phi convex")
-    entry.counterexample(margin=1.0)(list)  # nor does one without evidence
+    entry.counterexample(margin=1.0)(list)  # a counterexample without evidence fails too
     assert entry.run().verdict is Verdict.UNDECIDED
 
 
@@ -183,7 +183,9 @@ def test_result_reports_the_share_of_the_bound() -> None:
         Evidence.at_most(3.0, 4.0, 1e-3, "near"),
     ).run()
     assert (result.measured, result.bound, result.share, result.closest) == (3.0, 4.0, 0.75, "near")
-    assert result.note != "nothing of nothing"  # it says least, though its margin is the smallest
+    assert (
+        result.note != "nothing of nothing"
+    )  # 0 <= 0 is the least informative, though its margin is the smallest
 
 
 # --- Arguments ------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ def test_bad_arguments_of_evidence_claims_and_mutants() -> None:
     for tolerance in (nan, inf, -1.0):
         with pytest.raises(ValueError, match="tolerance is"):
             Evidence(0.0, tolerance)
-    with pytest.raises(ValueError, match="section is None; expected one"):
+    with pytest.raises(ValueError, match="section is None; expected a section"):
         claim("x", id="X", verdict=Verdict.HOLDS)(lambda: Evidence(0, 0))
     with pytest.raises(TypeError, match=r"forumla is 'x'; expected a strategy, or one of .*formula"):
         claim("x", id="X", section=2, verdict=Verdict.HOLDS, forumla="x")
@@ -209,9 +211,9 @@ def test_mutant_is_rejected_by_evidence_only() -> None:
         """Is positive."""
         return Evidence(-value, 0.0)
 
-    for fault, value in (("negative", -1.0), ("positive", 2.0), ("nan", nan)):
-        positive.mutant(fault)(value)  # type: ignore[type-var]
-    assert [positive.rejects(fault) for fault in positive.mutants] == [True, False, False]
+    for name, value in (("negative", -1.0), ("positive", 2.0), ("nan", nan)):
+        positive.mutant(name)(value)  # type: ignore[type-var]
+    assert [positive.rejects(name) for name in positive.mutants] == [True, False, False]
 
 
 def test_claims_are_sorted_in_the_order_of_the_paper() -> None:
@@ -235,7 +237,7 @@ def test_violated_assumptions_are_detected() -> None:
     def ends_at_two(x: float, end: float) -> float:
         return (x - 1) ** 2 if 0 <= x < 2 else end if x == 2 else inf
 
-    for end, notes in ((1.0, []), (3.0, ["phi lower semicontinuous"])):  # 3 is above the limit
+    for end, notes in ((1.0, []), (3.0, ["phi lower semicontinuous"])):  # 3 exceeds the limit from the left
         found = in_the_definition(partial(ends_at_two, end=end))
         assert [piece.note for piece in found if not piece.holds] == notes
     assert [piece.holds for piece in bounded_loss((0.0, inf), (0.5, 0.4))] == [False, False]

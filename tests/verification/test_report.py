@@ -21,16 +21,16 @@ from phiball.verification.framework.suite import all_claims, find_claims
 from phiball.verification.report import terminal
 from phiball.verification.report.entries import entries, followers, of_the_paper, rows, tally
 from phiball.verification.report.errata import errata
-from phiball.verification.report.files import circumstances
 from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
 from phiball.verification.report.markdown import to_markdown
 from phiball.verification.report.math import formula, mathml, prose
 from phiball.verification.report.overview import overview
 from phiball.verification.report.quotes import pieces, quote_html
+from phiball.verification.report.report_files import circumstances
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
-from phiball.verification.report.words import all_mutants, difference, evidence, method, summary
+from phiball.verification.report.words import all_mutants, evidence, method, summary, verdict_difference
 from tests.support import paper
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, made_up, results
@@ -45,7 +45,7 @@ PAGE = to_html(RESULTS, ABOUT)
 # --- Items and entries ----------------------------------------------------------------------------
 
 
-def test_quotations_are_those_of_the_paper() -> None:
+def test_quotations_occur_in_the_paper() -> None:
     if (tex := paper.source()) is None:
         pytest.skip("PHIBALL_PAPER names no source of the paper")
     assert paper.digest() == SOURCE
@@ -71,7 +71,7 @@ def test_entries_group_readings_and_are_ranked_by_consequence() -> None:
     assert [alone.head.id for alone in entries(find_claims("C4-gamma"))] == ["C4-gamma"]
     assert sum(len(entry.lines) for entry in FOUND) == sum(claim.section != BEYOND for claim in CLAIMS)
     assert sum(tally(FOUND).values()) + len(followers(FOUND)) == len(FOUND)  # each is counted once
-    assert {entry.head.id for entry in followers(FOUND)} == {"E6-kinked", "F4", "G6", "H4"}
+    assert {entry.head.id for entry in followers(FOUND)} == {"C4", "E6-kinked", "F4", "G6", "H4"}
     by_name = {row.item.name: row for row in rows(FOUND, THIS)}
     row = by_name["Proposition 1"]
     assert (row.worst.head.id, row.worst.status) == ("B1", "missing assumption")
@@ -151,19 +151,19 @@ def test_evidence_and_method_in_words() -> None:
 
 def test_difference_names_a_missing_or_failed_counterexample() -> None:
     corrected = next(result for result in RESULTS if result.id == "D2")
-    assert difference(corrected) == ""
+    assert verdict_difference(corrected) == ""
     for changes, said in (
         ({"verdict": Verdict.HOLDS, "counterexamples": ()}, "the claim has no counterexample to the printed"),
         ({"verdict": Verdict.UNDECIDED}, "a counterexample does not violate the printed statement"),
         ({"verdict": Verdict.REFUTED}, "the recorded verdict is holds as corrected; satisfied with a margin"),
     ):
-        assert said in difference(replace(corrected, **changes))
+        assert said in verdict_difference(replace(corrected, **changes))
 
 
 def _shown(verbose: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, width=80)
-    with terminal.Table(console, len(RESULTS), verbose=verbose) as table:
+    with terminal.ResultTable(console, len(RESULTS), verbose=verbose) as table:
         for result in RESULTS:
             table.add(result)
     terminal.print_summary([claim.failed("not run") for claim in CLAIMS], console)
@@ -230,7 +230,7 @@ def test_markdown_escapes_words_and_keeps_formulas() -> None:
 
 
 class _Tags(HTMLParser):
-    """The tags of a page, which must be closed, and their attributes."""
+    """Collects the tags and attributes of a page, and checks that all tags are closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ def test_hostile_texts_are_escaped(text: str) -> None:
 
 @pytest.mark.slow
 def test_errata_are_current() -> None:
-    """`make errata` writes the file; it holds no number that another machine would round otherwise."""
+    """`make errata` writes the file; its numbers are rounded so that all machines agree."""
     assert (ROOT / "verification" / "ERRATA.md").read_text(encoding="utf-8") == errata()
 
 

@@ -1,4 +1,4 @@
-"""The page of the report in a browser: nothing is cut off, empty or complained of."""
+"""The page of the report in a browser: no overflow, no empty elements, no errors in the console."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import entries
-from phiball.verification.report.files import circumstances
 from phiball.verification.report.html import to_html
+from phiball.verification.report.report_files import circumstances
 from tests.support.browser import Browser, find_browser
 from tests.support.reports import results
 
-# Sizes of what must be seen, and all that sticks out of the page and is not scrolled inside it.
+# The smallest sizes of elements that must be visible, and the elements that overflow the page.
 MEASURE = """(() => {
   const box = e => e.getBoundingClientRect();
   const sizes = e => [box(e).width, box(e).height];
@@ -35,7 +35,7 @@ SEARCH = """{ const e = document.getElementById('search'); e.value = 'residual O
 
 
 @pytest.mark.slow
-def test_page_in_a_browser(tmp_path: Path) -> None:
+def test_page_fits_the_browser_and_its_filters_and_search_work(tmp_path: Path) -> None:
     if (program := find_browser()) is None:
         pytest.skip("chromium: not installed")
     made_up = [replace(r, id=f"X{r.id}", part_of=r.part_of and f"X{r.part_of}") for r in results()]

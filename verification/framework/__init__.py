@@ -1,1 +1,1 @@
-"""Claims, evidence, and the runner that reaches verdicts."""
+"""Claims, evidence, and running claims to reach verdicts."""

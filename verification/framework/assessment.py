@@ -1,4 +1,4 @@
-"""How a statement errs: the kind of the fault, what follows from it, and how its sentence was read."""
+"""Errors in statements: their kind, their consequence, and how an ambiguous sentence was read."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import NamedTuple
 
 
 class Kind(StrEnum):
-    """What is wrong with a printed statement, from the mildest kind to the severest.
+    """The kind of error in a printed statement, from the mildest to the most severe.
 
     >>> list(Kind)[0].value, max(Kind.MISPRINT, Kind.FALSE, key=list(Kind).index).value
     ('misprint', 'false as stated')
     """
 
-    MISPRINT = "misprint"  # a slip of the pen: the text around it shows what is meant
-    IMPRECISE = "imprecise"  # open to several readings, or short of what is meant
-    OPEN = "not reproducible from what is given"  # the paper leaves out what a check needs
+    MISPRINT = "misprint"  # the context shows the intended statement
+    IMPRECISE = "imprecise"  # ambiguous or incomplete
+    OPEN = "not reproducible from what is given"  # the paper omits details that a check needs
     ASSUMPTION = "missing assumption"  # true under a condition that is not stated
     CONSTANT = "constant or rate wrong"  # true with another constant, term or exponent
     FALSE = "false as stated"
 
 
 class Consequence(StrEnum):
-    """What a fault means for the paper's results.
+    """The consequence of an error for the paper's results.
 
     >>> [consequence.name for consequence in Consequence]
     ['NONE', 'REPAIR', 'RESULT']
     """
 
-    NONE = "none"  # read or written right, everything stays as printed
+    NONE = "none"  # once corrected, everything else stands as printed
     REPAIR = "the proof needs a repair and the result stands"
-    RESULT = "the result changes"  # a theorem, algorithm, example or finding is to be stated otherwise
+    RESULT = "the result changes"  # a theorem, algorithm, example or finding must be restated
 
 
 class Reading(NamedTuple):
-    """One sense of a sentence that has several, and what the statement yields in it.
+    """One reading of an ambiguous sentence, and the result of checking it.
 
     >>> Reading("log is the logarithm to base 2", "true once it is rounded up").yields
     'true once it is rounded up'
@@ -47,17 +47,18 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Assessment:
-    """The fault of a statement that does not hold as printed.
+    """The assessment of a statement that does not hold as printed.
 
     Arguments:
-    - `kind`, `consequence`: what is wrong, and what follows from it.
+    - `kind`: the kind of error.
+    - `consequence`: its consequence for the paper's results.
     - `why`: the reason in one sentence.
-    - `follows`: the ids of the claims whose faults it comes from; such a fault is not counted again.
-    - `reading`: how an ambiguous sentence is read here. Empty if the statement is checked as it stands.
-    - `others`: its other readings.
+    - `follows`: the ids of claims whose errors cause this one, which is then not counted again.
+    - `reading`: the reading of an ambiguous sentence that is checked; empty if it is not ambiguous.
+    - `others`: the other readings.
 
-    >>> fault = Assessment(Kind.MISPRINT, Consequence.NONE, "the index is l, and should be L")
-    >>> fault.as_stated
+    >>> assessment = Assessment(Kind.MISPRINT, Consequence.NONE, "the index is l, and should be L")
+    >>> assessment.as_stated
     True
     """
 
@@ -76,10 +77,10 @@ class Assessment:
 
     @property
     def as_stated(self) -> bool:
-        """Whether the sentence was checked as it stands, and not in one of several readings."""
+        """Whether the sentence is unambiguous and was checked as it stands."""
         return not self.reading
 
     @property
     def severity(self) -> tuple[int, int]:
-        """The place of its consequence among consequences, then that of its kind: the larger, the severer."""
+        """The rank of its consequence, then of its kind; larger is more severe."""
         return list(Consequence).index(self.consequence), list(Kind).index(self.kind)

@@ -1,4 +1,4 @@
-"""Claims: statements of the paper that are searched for violations, and the verdicts reached."""
+"""Claims: statements of the paper that are searched for counterexamples to reach a verdict."""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ class _Counterexample:
 
 
 def _section_of(statement: Statement, section: str | int | None) -> str:
-    """`section`, or by default that of the package in which the statement stands."""
+    """Return `section`, or by default the section of the statement's package."""
     if section is not None:
         return str(section)
     package = re.search(r"\.claims\.(?:section)?(\w+)\.", statement.__module__)
     if package is None:
-        raise ValueError("section is None; expected one for a claim outside the package of claims")
+        raise ValueError(
+            "section is None; expected a section for a claim outside phiball.verification.claims"
+        )
     return package[1]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Claim(Metadata):
-    """A statement with its label in the paper, its search, its counterexamples and its mutants.
+    """A statement of the paper with its search, its counterexamples and its mutants; made by `claim`.
 
-    `claim` makes it; besides those of `Metadata`, the fields are its arguments. The statement is checked on
-    every example:
+    A run checks the statement on every example. The verdict is
 
-    - it passes, and no counterexample is attached: the paper's statement holds;
-    - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
-    - it fails, and the attached counterexamples stand: it is refuted.
-
-    A statement that no run can check carries its reason instead, and is reported with it, and with what its
-    function sees, if that returns evidence. In any other case
-    (an error, a NaN, no example, a counterexample that does not stand) no verdict is reached.
+    - `HOLDS` if all pass and no counterexample is attached;
+    - `CORRECTED` if all pass and the attached counterexamples violate the printed statement;
+    - `REFUTED` if one fails;
+    - `UNCHECKED` if the claim gives a reason why it cannot be checked;
+    - `UNDECIDED` after an error or a NaN, without examples, or if a counterexample is not valid.
 
     >>> from phiball.verification import find_claims
     >>> find_claims("strong_duality")
@@ -74,27 +73,27 @@ class Claim(Metadata):
 
     @property
     def injectable(self) -> list[str]:
-        """The parameters that are no part of an example: what the claim tests, which a mutant may replace."""
+        """The parameters that are not drawn: the code under test, which a mutant may replace."""
         given = {*self.strategies, "seed"}
         return [name for name in signature(self.statement).parameters if name not in given]
 
     @property
     def seeded(self) -> bool:
-        """Whether the statement draws random numbers of its own, from the seed of the run."""
+        """Whether the statement itself draws random numbers, from the seed of the run."""
         return "seed" in signature(self.statement).parameters and "seed" not in self.strategies
 
     def __call__(self, *args: Any, **kwargs: Any) -> Evidence | Iterable[Evidence | Curve]:
-        """The statement itself, on one example."""
+        """Evaluate the statement on one example."""
         return self.statement(*args, **kwargs)
 
     def counterexample(
         self, *, margin: float, meets: Statement | None = None
     ) -> Callable[[AnyStatement], AnyStatement]:
-        """Attach an instance that violates what the paper prints by at least `margin`.
+        """Attach an instance that violates the printed statement by at least `margin`.
 
-        The decorated function returns that evidence. It may take the parameters that the statement tests, by
-        the same names. `meets` returns evidence that the instance satisfies the assumptions of the paper; the
-        counterexample stands only if all of that holds.
+        The decorated function returns evidence of the violation. It may take the statement's parameters that
+        are under test, by the same names. `meets` returns evidence that the instance satisfies the paper's
+        assumptions; the counterexample is valid only if all of it holds.
         """
 
         def attach(function: AnyStatement) -> AnyStatement:
@@ -103,12 +102,12 @@ class Claim(Metadata):
 
         return attach
 
-    def mutant(self, fault: str, *, replaces: str | None = None) -> Callable[[AnyMutant], AnyMutant]:
-        """Register a broken version of what the claim tests; with it, the verdict must not be reached.
+    def mutant(self, description: str, *, replaces: str | None = None) -> Callable[[AnyMutant], AnyMutant]:
+        """Register a broken version of the code under test, which the claim must reject.
 
         Arguments:
-        - `fault`: what is wrong with it, in words.
-        - `replaces`: the parameter that it replaces; it may be left out if there is only one.
+        - `description`: the defect, in words.
+        - `replaces`: the parameter that it replaces; optional if there is only one.
         """
         target = replaces or (self.injectable[0] if len(self.injectable) == 1 else "")
         if target not in self.injectable:
@@ -117,7 +116,7 @@ class Claim(Metadata):
             )
 
         def register(function: AnyMutant) -> AnyMutant:
-            self.mutants[fault] = (target, function)
+            self.mutants[description] = (target, function)
             return function
 
         return register
@@ -129,9 +128,9 @@ class Claim(Metadata):
 
         Arguments:
         - `effort`: multiplies the number of examples.
-        - `seed`: of the search, and of a statement that has a parameter `seed`; the same gives the same.
-        - `mutant`: tests a registered fault in place of the library.
-        - `shrink`: False reports the first failing example, not the smallest.
+        - `seed`: the seed of the search, and of the statement's parameter `seed`.
+        - `mutant`: the description of a mutant to test in place of the library.
+        - `shrink`: False reports the first failing example instead of the smallest.
         """
         began = perf_counter()
         tested: dict[str, Any] = dict([self.mutants[mutant]]) if mutant else {}
@@ -152,7 +151,7 @@ class Claim(Metadata):
             if search.worst is None and not self.reason:
                 error = "no example was checked"
             texts, stands = self.violated(tested)
-        except Exception as problem:  # a claim that breaks is reported; the others still run
+        except Exception as problem:  # reported as an error, so that the other claims still run
             error = f"{type(problem).__name__}: {problem}"
         if error or not stands:
             verdict = Verdict.UNDECIDED
@@ -165,12 +164,12 @@ class Claim(Metadata):
         return self._result(search, verdict, texts, error, perf_counter() - began)
 
     def rejects(self, mutant: str, *, seed: int = 0) -> bool:
-        """Whether one of three searches rejects a mutant by evidence; an error does not count."""
+        """Return whether one of three searches rejects a mutant by evidence; errors do not count."""
         results = (self.run(seed=seed + k, mutant=mutant, shrink=False) for k in range(3))
         return any(not result.error and not result.as_recorded for result in results)
 
     def violated(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
-        """What the counterexamples show, in words, and whether each violates what the paper prints."""
+        """Return the counterexamples in words, and whether all violate the printed statement."""
         texts: list[str] = []
         stands = True
         for counterexample in self.counterexamples:
@@ -185,11 +184,13 @@ class Claim(Metadata):
                     piece for piece in evidence_of(counterexample.meets, {}) if isinstance(piece, Evidence)
                 ]
                 stands &= bool(met) and all(piece.holds for piece in met)
-                texts.append(f"within the assumptions: {', '.join(piece.note for piece in met)}")
+                texts.append(
+                    f"within the assumptions: {', '.join(dict.fromkeys(piece.note for piece in met))}"
+                )
         return texts, stands
 
     def failed(self, error: str) -> Result:
-        """The result of a run that was lost, with the reason."""
+        """Return the result of a run that ended with this error."""
         return self._result(Search(), Verdict.UNDECIDED, [], error, 0.0)
 
     def _result(
@@ -215,7 +216,7 @@ _TEXTS = {field.name for field in fields(Metadata) if field.default is not MISSI
 def claim(
     label: str,
     *,
-    id: str,  # noqa: A002 - the plainest word for it
+    id: str,  # noqa: A002 - the plainest word
     verdict: Verdict,
     section: str | int | None = None,
     any_solver: bool = False,
@@ -225,18 +226,19 @@ def claim(
     """Turn a function that reads like the paper's statement and returns `Evidence` into a claim.
 
     Arguments:
-    - `label`: the paper's name for the statement; `id`: a short one of ours, beside the function's name.
-    - `section`: where it stands; by default what the package says, such as `claims.section3`.
-    - `verdict`: the one that a run must reach.
+    - `label`: the paper's name for the statement.
+    - `id`: our short name.
+    - `verdict`: the verdict that a run must reach.
+    - `section`: the section of the paper; by default taken from the package, such as `claims.section3`.
     - `any_solver`: whether `verify_solver` applies the statement to other solvers, as its parameter `solve`.
+    - `examples`: the number of examples at normal effort.
     - `more`: the optional fields of `Metadata`, such as `formula`, `assumptions` and `correction`, and a
-      Hypothesis strategy for each parameter that is searched, with `examples` of them at normal effort. A
-      function with an `error_level` has a parameter `seed`, which a run sets to its own.
+      Hypothesis strategy for each parameter that is searched.
 
-    Returns a decorator that makes a `Claim`. The docstring of the function states the claim in words. Without
-    strategies it runs once, on instances of its own, and may yield a `Curve` as well, which the report draws.
-    Parameters without a strategy have defaults: they are what is tested. The function may return or yield
-    several pieces of evidence; an example passes if all of them do.
+    Returns a decorator that makes a `Claim`. The docstring of the function states the claim in words. The
+    function returns or yields evidence; an example passes if all of it holds. Parameters without a strategy
+    are the code under test, and have defaults. A run sets a parameter `seed` to its own seed. Without
+    strategies the function runs once on fixed instances, and may also yield a `Curve`.
 
     >>> from hypothesis import strategies as st
     >>> from phiball.verification import Evidence, Verdict, claim
@@ -283,13 +285,13 @@ def unchecked(
 ) -> Callable[[Callable[[], Any]], Claim]:
     """Turn a function, whose docstring states it, into a claim that no run can check.
 
-    The function is empty, or returns evidence whose note says what a run sees; that decides nothing.
+    The function is empty, or returns evidence with a note for the report that does not affect the verdict.
 
     Arguments:
-    - `reason`: why it cannot be checked.
-    - The others are those of `claim`.
+    - `reason`: why the statement cannot be checked.
+    - The other arguments are those of `claim`.
 
-    Returns a decorator that makes a `Claim`, which is reported like the others.
+    Returns a decorator that makes a `Claim`.
 
     >>> from phiball.verification import unchecked
     >>> @unchecked("Remark", id="X2", section=2, reason="it compares papers")

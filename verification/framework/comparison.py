@@ -1,4 +1,4 @@
-"""Numbers that a paper prints, beside those of a study that repeats its experiment."""
+"""Numbers printed in a paper, beside the numbers of a study that repeats its experiment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a paper says of one experiment, beside what a study finds.
+    """A paper's results of one experiment, beside the results of a study.
 
     Arguments:
-    - `item`: where the paper says it, such as Section 6.2; `title`: what it is about.
-    - `head`, `rows`: a table of what the paper says and what we find, with intervals.
-    - `configuration`: how our numbers were computed; `command`: what prints them.
-    - `left_open`: what the paper does not say, and what was chosen for it.
-    - `figure`: the main figure as PNG, `caption` what it shows; empty where there is none.
+    - `item`: the place in the paper, such as Section 6.2.
+    - `title`: the subject.
+    - `head`, `rows`: a table of the paper's results and ours, with intervals.
+    - `configuration`: how our numbers were computed.
+    - `command`: the command that prints them.
+    - `left_open`: settings that the paper does not give, and our choices.
+    - `figure`, `caption`: the main figure as PNG and its caption; empty without a figure.
 
     >>> Comparison("Table 1", "Returns", ("", "paper", "ours"), (("first", "3", "3.1 ± 0.2"),)).item
     'Table 1'

@@ -1,4 +1,4 @@
-"""The search for a violation of a statement: on its own instances, or on examples that Hypothesis draws."""
+"""The search for a counterexample: on a claim's fixed instances, or on examples from Hypothesis."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
 
 
 class Violated(Exception):  # noqa: N818 - a signal to the search, not an error
-    """The statement fails on the example at hand."""
+    """The statement fails on the current example."""
 
 
 @dataclass
 class Search:
-    """What the examples so far have shown of a statement."""
+    """The evidence for a statement from the examples tried so far."""
 
     examples: int = 0
     worst: Evidence | None = None
     found: str = ""
     curves: tuple[Curve, ...] = ()
-    closest: Evidence | None = None  # the one that came closest to its bound
+    closest: Evidence | None = None  # the evidence closest to its bound
 
     def run(
         self,
@@ -40,7 +40,7 @@ class Search:
         seed: int,
         shrink: bool,
     ) -> bool:
-        """Whether the statement holds, with `tested` for its other parameters, on all examples."""
+        """Return whether the statement, with `tested` as its other parameters, holds on all examples."""
 
         def check(**example: Any) -> None:
             self.take(evidence_of(statement, {**example, **tested}), example)
@@ -64,7 +64,7 @@ class Search:
         return True
 
     def outcome(self) -> dict[str, Any]:
-        """The fields of `Result` that the search decides."""
+        """The fields of `Result` that the search determines."""
         worst, closest = self.worst or Evidence(nan, 0.0), self.closest or Evidence(nan, 0.0)
         return {
             "violation": worst.violation,
@@ -79,7 +79,7 @@ class Search:
         }
 
     def take(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
-        """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
+        """Check the evidence piece by piece, up to the first failure."""
         curves: list[Curve] = []
         pieces: list[Evidence] = []
         for piece in yielded:
@@ -89,18 +89,18 @@ class Search:
             if isnan(piece.violation):
                 raise ValueError(f"the violation is NaN at {_show(example)} {piece.note}".rstrip())
             if not piece.holds:
-                # While an example is shrunk, the last failure is the smallest so far.
+                # Hypothesis shrinks examples, so the last failure is the smallest.
                 self.worst, self.found = piece, ": ".join(filter(None, (_show(example), piece.note)))
                 self.curves = tuple(curves)
                 self.closest = piece if piece.bound > 0 else None
                 raise Violated
             pieces.append(piece)
         if curves and example:
-            raise ValueError("a curve was given for a searched example; expected curves from fixed instances")
+            raise ValueError("a searched statement yields a curve; only statements without strategies may")
         if self.found:
             return
         self.curves = tuple(curves)
-        # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
+        # Each fixed instance counts as an example; a drawn example may yield several pieces of evidence.
         self.examples += min(1, len(pieces)) if example else len(pieces)
         for piece in pieces:
             if piece.bound > 0 and (self.closest is None or _share(piece) > _share(self.closest)):
@@ -114,7 +114,7 @@ def _share(piece: Evidence) -> float:
 
 
 def _rank(piece: Evidence) -> tuple[bool, float]:
-    """The larger, the worse; a comparison of nothing with a bound of nothing says least."""
+    """Sort key, larger is worse; a violation of 0 with a bound of 0 ranks lowest."""
     return not piece.bound == piece.violation == 0, piece.ratio
 
 
@@ -126,6 +126,6 @@ def _show(example: Mapping[str, Any]) -> str:
 
 
 def evidence_of(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:
-    """What the statement returns or yields for the arguments, as an iterable."""
+    """Return the evidence of a statement for these arguments, as an iterable."""
     returned = statement(**arguments)
     return [returned] if isinstance(returned, Evidence) else returned

@@ -1,4 +1,4 @@
-"""What the run of a statement gives: violations with their tolerances, and curves with their exponents."""
+"""The results of running a statement: violations with tolerances, and curves with exponents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import inf, isfinite, log, nan, sqrt
 
 
 class Verdict(StrEnum):
-    """What a run of a claim says about the statement that the paper prints.
+    """The outcome of a claim for the statement that the paper prints.
 
     >>> [verdict.value for verdict in Verdict]
     ['holds', 'holds as corrected', 'refuted', 'not checkable', 'not reached']
@@ -24,29 +24,29 @@ class Verdict(StrEnum):
 
 
 class Quantity(StrEnum):
-    """What a piece of evidence about the inner problem measures; `verify_solver` sets tolerances by it.
+    """The quantity that evidence about the inner problem measures; it sets the tolerance in `verify_solver`.
 
     >>> [quantity.value for quantity in Quantity]
     ['value', 'weights', 'mu', 'mass', 'gap']
     """
 
-    VALUE = "value"  # a value, or the value that weights or mu attain
+    VALUE = "value"  # a value, or the value attained by weights or mu
     WEIGHTS = "weights"  # weights entry by entry
     MU = "mu"  # the multiplier itself
-    MASS = "mass"  # what all weights must satisfy: mass one, no negative entry, equal shares of ties
+    MASS = "mass"  # sum one, no negative entry, equal weights for ties
     GAP = "gap"  # the certificate
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """By how much an inequality is violated on one example, and how much rounding may explain.
+    """The violation of an inequality on one example, and the tolerance for rounding.
 
     Arguments:
-    - `violation`: at most zero if the inequality holds exactly. NaN is an error of the claim.
-    - `tolerance`: a finite number that is not negative.
-    - `note`: what was measured, in words; it is shown beside the numbers.
-    - `quantity`: the same as data, for `verify_solver`.
-    - `bound`: what was measured is to be at most this number; NaN where the evidence is a difference.
+    - `violation`: at most zero if the inequality holds exactly; NaN is an error in the claim.
+    - `tolerance`: a finite nonnegative number.
+    - `note`: a description of the measured quantity, shown beside the numbers.
+    - `quantity`: the kind of quantity, for `verify_solver`.
+    - `bound`: the upper bound of the measured number; NaN if the evidence is a difference.
 
     >>> evidence = Evidence(violation=3e-16, tolerance=1e-15, note="primal - dual")
     >>> evidence.holds, round(evidence.ratio, 3)
@@ -61,7 +61,7 @@ class Evidence:
 
     @classmethod
     def at_most(cls, measured: float, bound: float, tolerance: float, note: str = "") -> Evidence:
-        """Evidence that a measured number is at most its bound, of which the report shows the share.
+        """Evidence that a measured number is at most its bound; the report shows their ratio.
 
         >>> Evidence.at_most(0.5, 2.0, 0.0).measured
         0.5
@@ -73,16 +73,16 @@ class Evidence:
         object.__setattr__(self, "tolerance", float(self.tolerance))
         object.__setattr__(self, "bound", float(self.bound))
         if not (isfinite(self.tolerance) and self.tolerance >= 0):
-            raise ValueError(f"tolerance is {self.tolerance!r}; expected a finite number, not negative")
+            raise ValueError(f"tolerance is {self.tolerance!r}; expected a finite nonnegative number")
 
     @property
     def holds(self) -> bool:
-        """Whether the violation is within the tolerance; never for NaN."""
+        """Whether the violation is within the tolerance; False for NaN."""
         return self.violation <= self.tolerance
 
     @property
     def measured(self) -> float:
-        """What was compared with the bound; NaN without one."""
+        """The number that was compared with the bound; NaN without a bound."""
         return self.violation + self.bound
 
     @property
@@ -111,14 +111,14 @@ class Fit:
 
 @dataclass(frozen=True)
 class Curve:
-    """A positive quantity y measured at four scales x or more, beside the bound stated for it.
+    """A positive quantity y measured at four or more scales x, beside its stated bound.
 
     Arguments:
-    - `title`, `x_label`, `y_label`, `bound_label`: words for the plot; `bound_label` says whose bound it is.
+    - `title`, `x_label`, `y_label`, `bound_label`: the labels of the plot.
     - `x`, `y`: the scales and the measured values, positive numbers.
     - `bound`: the stated bound at each x.
 
-    A statement yields it along with its evidence. The report draws it with logarithmic axes.
+    A statement yields it along with its evidence. The report plots it on logarithmic axes.
 
     >>> curve = Curve.of_order("bias", "n", [2, 4, 8, 16], [0.5, 0.25, 0.125, 0.0625], power=-1)
     >>> print(curve.fit)  # the exponent, with its 99 % confidence interval
@@ -142,13 +142,13 @@ class Curve:
             if len(values) != len(self.x) or not all(isfinite(v) and v > 0 for v in values):
                 raise ValueError(f"{name} is {values!r}; expected {len(self.x)} positive numbers")
         if len(set(self.x)) < 4:
-            raise ValueError(f"x is {self.x!r}; expected four scales or more")
+            raise ValueError(f"x is {self.x!r}; expected at least four scales")
 
     @classmethod
     def of_order(
         cls, title: str, x_label: str, x: Sequence[float], y: Sequence[float], power: float, logs: float = 0.0
     ) -> Curve:
-        """The curve of an O-statement: the bound is c x^power log(x)^logs, which meets y at x[0]."""
+        """The curve of an O-statement, with the bound c x^power log(x)^logs that equals y at x[0]."""
         stated = [a**power * log(a) ** logs for a in x]
         bound = tuple(y[0] * b / stated[0] for b in stated)
         words = f"{x_label}^{power:g}" + (f" log^{logs:g}" if logs else "")
@@ -156,7 +156,7 @@ class Curve:
 
     @cached_property
     def fit(self) -> Fit:
-        """The exponent of y in x."""
+        """The fitted exponent of y in x."""
         from scipy.special import stdtrit
 
         u, v = [log(a) for a in self.x], [log(b) for b in self.y]
@@ -168,25 +168,25 @@ class Curve:
         return Fit(slope, slope - half, slope + half)
 
     def at_most(self, exponent: float, slack: float) -> Evidence:
-        """Evidence that y grows no faster (falls no slower) than x^exponent, up to `slack`."""
+        """Evidence that the exponent of y is at most `exponent`, up to `slack`."""
         return Evidence(self.fit.slope - exponent, slack, f"{self.title}: exponent {self.fit}")
 
     def exactly(self, exponent: float, slack: float) -> Evidence:
-        """Evidence that y grows like x^exponent, up to `slack`."""
+        """Evidence that the exponent of y is `exponent`, up to `slack`."""
         return Evidence(abs(self.fit.slope - exponent), slack, f"{self.title}: exponent {self.fit}")
 
     def below_bound(self, slack: float = 0.0) -> Evidence:
-        """Evidence that y is at most its bound at every x, up to `slack` relative."""
+        """Evidence that y is at most its bound at every x, up to the relative error `slack`."""
         worst = max(b / c for b, c in zip(self.y, self.bound, strict=True))
         return Evidence.at_most(worst, 1.0, slack, f"{self.title}: at most {worst:.4g} of the bound")
 
     def within_order(self, slack: float = 0.0) -> Iterator[Curve | Evidence]:
-        """Yield the curve, that it stays below its bound, and that its exponent is at most the bound's.
+        """Yield the curve, and evidence that it and its exponent are at most those of the bound.
 
-        The logarithms raise the exponent of the stated order over the scales at hand; `slack` is for whole
-        numbers, to which steps, batches and levels are rounded up.
+        The exponent of the bound is fitted too, since logarithms raise it over a finite range of scales.
+        `slack` allows for steps, batches and levels that are rounded up to whole numbers.
         """
-        slack = max(slack, 2.0**-40)  # the two meet at the first x, up to rounding
+        slack = max(slack, 2.0**-40)  # y equals its bound at the first x, up to rounding
         yield self
         yield self.below_bound(slack)
         yield self.at_most(replace(self, y=self.bound).fit.slope, slack)

@@ -1,4 +1,4 @@
-"""The paper that claims are about: its name, its sections and its numbered items."""
+"""The paper that claims are about: its title, sections and numbered items."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 BEYOND = "beyond"
-"""The section of what the paper does not state."""
+"""The section of claims that the paper does not state."""
 _NAME = re.compile(
     r"(?:Section|Definition|Theorem|Lemma|Proposition|Corollary|Example|Assumption|Remark|Algorithm|Table|Figure)"
     r" (?:EC\.)?\d+(?:\.\d+)*|Eq\. \([\w.-]+\)"
@@ -17,7 +17,7 @@ _NAME = re.compile(
 
 
 class Item(NamedTuple):
-    """A section, theorem, equation and so on: its name in the PDF, title, LaTeX labels and section.
+    """A section, theorem, equation or other item: its name in the PDF, title, LaTeX labels and section.
 
     >>> Item("Theorem 1", "Strong Duality", ("Thm:strong:dual:general",), "Section 2").number
     '1'
@@ -30,19 +30,20 @@ class Item(NamedTuple):
 
     @property
     def number(self) -> str:
-        """What a reference to it prints, such as 1, EC.3 or (I)."""
+        """The number that a reference prints, such as 1, EC.3 or (I)."""
         return self.name.rpartition(" ")[2]
 
 
 @dataclass(frozen=True, eq=False)
 class Paper:
-    """What a report says of a paper besides the claims on it.
+    """The description of a paper in a report.
 
     Arguments:
-    - `name`: authors and title; `link`: an address.
+    - `name`: authors and title.
+    - `link`: a URL.
     - `title`: the heading of the report.
-    - `sections`: their numbers and names, in order.
-    - `items`: all numbered items in order. Without them the report takes those that claims name.
+    - `sections`: section numbers and names, in order.
+    - `items`: all numbered items in order; by default the items that claims name.
 
     >>> paper = Paper("A. Author: On squares", sections={"1": "Squares"})
     >>> paper.section_heading("1"), paper.item_of("Theorem 2 (I), the bound").name
@@ -60,22 +61,22 @@ class Paper:
         return {item.name: item for item in self.items}
 
     def item_of(self, label: str) -> Item | None:
-        """The item that the label of a claim names first; None for what the paper does not number."""
+        """Return the first item that a claim's label names; None if it names no numbered item."""
         found = _NAME.search(label)
         if found is None or self.items:
             return self._by_name.get(found[0]) if found else None
         return Item(found[0], "", (), "")
 
     def heading_of(self, item: Item) -> Item:
-        """The item under which the table of results lists it: an equation is listed under its section."""
+        """Return the heading in the table of results: an equation is listed under its section."""
         return self._by_name.get(item.section, item) if item.name.startswith("Eq.") else item
 
     def order_of(self, item: Item) -> int:
-        """Its place in the paper; the same for all where the items are not listed."""
+        """Return its position in the paper; 0 if the items are not listed."""
         return list(self._by_name).index(item.name) if self.items else 0
 
     def reference(self, label: str) -> str:
-        r"""What \ref prints for a LaTeX label; ValueError for one that the listed items do not have."""
+        r"""Return what \ref prints for a LaTeX label; ValueError if no listed item has it."""
         for item in self.items:
             if label in item.labels:
                 return item.number
@@ -84,7 +85,7 @@ class Paper:
         return label
 
     def section_heading(self, section: str) -> str:
-        """Such as "Section 3: Optimization algorithm"."""
+        """Return a heading such as "Section 3: Optimization algorithm"."""
         name = self.sections.get(section, "Beyond the paper" if section == BEYOND else "")
         if not section[:1].isdigit():
             return name or section

@@ -12,17 +12,20 @@ from phiball.verification.framework.evidence import Curve, Verdict
 class Metadata:
     """The description of a statement of the paper.
 
-    - `label`: the paper's name for the statement; `id`: a short one of ours.
+    - `label`: the paper's name for the statement.
+    - `id`: our short name.
     - `name`, `title`: the name of the statement's function, and the first line of its docstring.
     - `section`: a section of the paper, or "beyond".
     - `recorded`: the verdict that a run must reach.
-    - `formula`: the statement in LaTeX; `assumptions`: what it assumes, in words.
-    - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
-      `corrected`, that in LaTeX; `assessment`, the kind of fault and what follows from it.
-    - `remark`: what else a reader should know.
-    - `part_of`: the id of another claim on the same sentence; the report shows both as lines of one entry.
+    - `formula`: the printed statement in LaTeX.
+    - `assumptions`: its assumptions, in words.
+    - `quote`: the paper's words, if the statement does not hold as printed.
+    - `correction`, `corrected`: the true statement in words, and in LaTeX.
+    - `assessment`: the kind of error and its consequence.
+    - `remark`: anything else that a reader should know.
+    - `part_of`: the id of another claim about the same sentence, to show both in one entry of the report.
     - `reason`: why the statement cannot be checked, if that is the verdict.
-    - `error_level`: of a statistical claim, the probability that a true statement fails it; otherwise 0.
+    - `error_level`: the probability that a statistical claim fails although it is true; 0 for other claims.
 
     >>> from phiball.verification import find_claims
     >>> find_claims("A1")[0].metadata()["name"]
@@ -47,27 +50,27 @@ class Metadata:
     error_level: float = 0.0
 
     def metadata(self) -> dict[str, Any]:
-        """The fields of `Metadata` with their values, as keyword arguments."""
+        """The fields of `Metadata` and their values, as keyword arguments."""
         return {field.name: getattr(self, field.name) for field in fields(Metadata)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Metadata):
-    """The outcome of one run of a claim: the fields of its `Metadata`, and these.
+    """The result of running a claim: its `Metadata`, and these fields.
 
-    - `verdict` was reached by execution; the recorded one is what the claim expects.
-    - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
-    - `measured` came closest to its `bound`, of all evidence that compares with one, as `closest` says; NaN
-      without bounds.
-    - `searched` says whether examples were drawn, `enumerated` whether expectations are sums over all draws.
-    - `counterexamples`: those of the printed statement, with their numbers as computed.
-    - `found`: the smallest example on which the statement itself fails.
-    - `error`: why no verdict was reached, if something other than a violation stopped the run.
-    - `curves`: what was measured over scales, with the bounds stated.
-    - `source`: where the claim stands, such as verification/claims/section2/duality.py:52; `oracles`: the
-      functions that judge it.
-    - `rejected`, `survived`: the mutants with which the verdict was not reached, and the others; both are
-      empty where they were not run.
+    - `verdict`: the verdict of the run, which may differ from the recorded one.
+    - `violation`, `tolerance`, `note`: the worst evidence, or the failure.
+    - `measured`, `bound`, `closest`: the evidence closest to its bound, and its note; NaN without bounds.
+    - `searched`: whether examples were drawn by Hypothesis.
+    - `enumerated`: whether expectations are sums over all draws.
+    - `examples`: the number of examples.
+    - `counterexamples`: the counterexamples to the printed statement, with computed numbers.
+    - `found`: the smallest example on which the checked statement fails.
+    - `error`: the error that stopped the run, if any.
+    - `curves`: measurements over scales, with the stated bounds.
+    - `source`: the location of the claim, such as verification/claims/section2/duality.py:52.
+    - `oracles`: the oracles that it calls.
+    - `rejected`, `survived`: the mutants that the claim rejects, and the others; empty if none was run.
 
     >>> from phiball.verification import find_claims
     >>> find_claims("C7")[0].run().verdict.value
@@ -100,10 +103,10 @@ class Result(Metadata):
 
     @property
     def share(self) -> float:
-        """The part of its bound that the closest evidence reached; NaN without bounds."""
+        """The fraction of its bound that the closest evidence reached; NaN without bounds."""
         return self.measured / self.bound if self.bound > 0 else nan
 
     @property
     def as_recorded(self) -> bool:
-        """Whether the verdict reached is the recorded one."""
+        """Whether the verdict is the recorded one."""
         return self.verdict is self.recorded

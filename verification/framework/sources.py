@@ -1,4 +1,4 @@
-"""Where the code of a claim stands, and that of the oracles which judge it."""
+"""Source locations of claims, and of the oracles that they call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ENUMERATION = f"{_OURS}instances.enumeration"
 
 
 def place(function: Callable[..., Any]) -> str:
-    """The file of a function in the repository, or in a folder of claims, with its line; else empty.
+    """Return the file and line of a function of the repository or of a folder of claims, else "".
 
     >>> from phiball.verification.oracles.exact_solver import solve_exactly
     >>> place(solve_exactly).rpartition(":")[0]
@@ -25,26 +25,26 @@ def place(function: Callable[..., Any]) -> str:
 
 
 def oracles_of(statement: Callable[..., Any]) -> tuple[str, ...]:
-    """The oracles that a statement calls, by itself or through helpers of the suite, each with its place."""
+    """Return the oracles that a statement calls, directly or through helpers, each with its location."""
     reached = [value for value in _reached(statement) if isinstance(value, FunctionType)]
     called = [function for function in reached if _is_oracle(function.__module__)]
     return tuple(dict.fromkeys(f"{function.__name__} {place(function)}" for function in called))
 
 
 def enumerates(statement: Callable[..., Any]) -> bool:
-    """Whether a statement sums over all draws of an estimator."""
+    """Return whether a statement sums over all draws of an estimator."""
     return any(getattr(value, "__module__", None) == _ENUMERATION for value in _reached(statement))
 
 
 def _is_oracle(module: str) -> bool:
-    """Of the package of oracles, or of a file oracles.py in a folder of claims."""
+    """Return whether a module belongs to the oracles, or is oracles.py in a folder of claims."""
     return module.startswith(f"{_OURS}oracles") or module == "oracles"
 
 
 def _reached(statement: Callable[..., Any]) -> list[Any]:
-    """The statement and everything that it names, by itself or through functions of the suite."""
+    """Return the statement and every object that it refers to, directly or through the suite's functions."""
     found: list[Any] = [statement]
-    for value in found:  # which grows meanwhile
+    for value in found:  # the list grows in the loop
         function = getattr(value, "__wrapped__", value)
         if not isinstance(function, FunctionType) or _is_oracle(function.__module__):
             continue
@@ -61,7 +61,7 @@ def _reached(statement: Callable[..., Any]) -> list[Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names in a code object and in those inside it: comprehensions and inner functions."""
+    """Yield the names in a code object and in the comprehensions and functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,1 +1,1 @@
-"""What claims are tried on: searched problems, distributions, losses, decision processes, printed algorithms."""
+"""Inputs of claims: problems, distributions, losses, decision processes, printed algorithms, mutants."""

@@ -1,4 +1,4 @@
-"""The paper's own assumptions as checks, so that a counterexample is seen to lie within them."""
+"""Checks of the paper's assumptions, for counterexamples that must satisfy them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRID = [STEP * k for k in range(1, 8 * 64 + 1)]
 
 
 def in_the_definition(phi: Divergence | Callable[[float], float]) -> Iterator[Evidence]:
-    """Definition 1: phi convex, closed, not negative, 0 at 1, infinite below 0; seen on a grid of (0, 8]."""
+    """Definition 1 on a grid of (0, 8]: phi convex, closed, nonnegative, 0 at 1, infinite below 0."""
     value = _values(phi)
     at = value(GRID)
     yield Evidence(abs(value([1.0])[0]), ROUNDING, "phi(1) = 0")
@@ -28,27 +28,27 @@ def in_the_definition(phi: Divergence | Callable[[float], float]) -> Iterator[Ev
 
 
 def strongly_convex(phi: Divergence, kappa: float) -> Iterator[Evidence]:
-    """The assumption of Section 3: phi - kappa x^2/2 is convex; seen on a grid."""
+    """The assumption of Section 3 on a grid: phi - kappa x^2/2 is convex."""
     at = _values(phi)(GRID)
     slack = ROUNDING * max(v for v in at if isfinite(v))
     yield Evidence(_least_bend(at, kappa), slack, f"phi strongly convex with kappa = {kappa:g}")
 
 
 def evidence_from(statement: Callable[..., Any], *example: Any, **tested: Any) -> list[Evidence]:
-    """The evidence that a statement gives on one example, for counterexamples that need its numbers."""
+    """Return the evidence of a statement on one example, for counterexamples that use its numbers."""
     return list(statement(*example, **tested))
 
 
 def each(*facts: tuple[str, bool]) -> Iterator[Evidence]:
-    """Facts in words, each with whether it is so."""
+    """Yield evidence for facts in words, each given with whether it is true."""
     for words, so in facts:
         yield Evidence(0.0 if so else inf, 0.0, words)
 
 
 def bounded_loss(f: Sequence[float], p: Sequence[float] | None = None) -> Iterator[Evidence]:
-    """f takes finitely many values, on parts of the ball that have the shares p, or equal ones."""
-    distribution = [1 / len(f)] * len(f) if p is None else list(p)
-    fits = len(distribution) == len(f) and min(distribution) >= 0 and abs(sum(distribution) - 1) <= ROUNDING
+    """f takes finitely many values, on parts of the ball with probabilities p, equal by default."""
+    q = [1 / len(f)] * len(f) if p is None else list(p)
+    fits = len(q) == len(f) and min(q) >= 0 and abs(sum(q) - 1) <= ROUNDING
     yield from each(
         ("f bounded", all(isfinite(v) for v in f)), ("f measurable: a step function on the ball", fits)
     )
@@ -64,7 +64,7 @@ def on_an_interval(
     smooth: float = inf,
     between: tuple[float, float] = (-inf, inf),
 ) -> Iterator[Evidence]:
-    """What the paper assumes of a function of theta, on 257 points of an interval."""
+    """The paper's assumptions on a function of theta, checked at 257 points of an interval."""
     step = (high - low) / 256
     at = [F(low + step * k) for k in range(257)]
     slack = ROUNDING * max(map(abs, at))
@@ -82,7 +82,7 @@ def on_an_interval(
 
 
 def _jump(value: Callable[[list[float]], list[float]], at: list[float]) -> float:
-    """By how much phi is larger at an end of its domain than just inside it, relative to its size."""
+    """The largest jump of phi from just inside its domain to an end of it."""
     ends = [(0.0, 1.0)] if isfinite(value([0.0])[0]) else []
     if not isfinite(at[-1]):
         last = max(k for k, v in enumerate(at) if isfinite(v))
@@ -95,7 +95,7 @@ def _jump(value: Callable[[list[float]], list[float]], at: list[float]) -> float
 
 
 def _edge(value: Callable[[list[float]], list[float]], inside: float, outside: float) -> float:
-    """The last point at which phi is finite, between two."""
+    """The last point between two at which phi is finite, by bisection."""
     for _ in range(60):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if isfinite(value([middle])[0]) else (inside, middle)
@@ -109,7 +109,7 @@ def _values(phi: Divergence | Callable[[float], float]) -> Callable[[list[float]
 
 
 def _least_bend(at: list[float], kappa: float) -> float:
-    """By how much a second difference falls below kappa STEP^2, at most; infinite if the domain has a gap."""
+    """The largest shortfall of a second difference below kappa STEP^2; inf if the domain has a gap."""
     finite = [k for k, v in enumerate(at) if isfinite(v)]
     if finite != list(range(finite[0], finite[-1] + 1)):
         return inf

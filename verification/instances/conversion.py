@@ -1,4 +1,4 @@
-"""Numbers as arrays of the active backend, and back."""
+"""Conversion between numbers and arrays of the active backend."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from phiball.backends import Array, active, to_numpy
 
 
 def array(values: Any) -> Array:
-    """Numbers, nested as the axes are, as a float64 array of the active backend."""
+    """Convert nested numbers to a float64 array of the active backend."""
     xp = active().namespace
     return xp.asarray(np.array(values, dtype=float), dtype=xp.float64)
 
 
 def to_floats(x: Array) -> list[float]:
-    """The entries of an array as Python floats."""
+    """Convert the entries of an array to a list of Python floats."""
     entries: list[float] = np.ravel(to_numpy(x)).tolist()
     return entries
 
 
 def mean(values: Array) -> float:
-    """The expectation over the data points."""
+    """The mean over the data points."""
     return float(np.mean(to_numpy(values)))

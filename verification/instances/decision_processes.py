@@ -1,4 +1,4 @@
-"""Decision processes in plain numbers, for the claims on Section 6.2."""
+"""Decision processes in NumPy arrays, for the claims on Section 6.2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phiball.verification.instances.conversion import array
 
 @dataclass(frozen=True)
 class Tables:
-    """A decision process in plain numbers: S states on a line, whose perturbation leads to a neighbour."""
+    """A decision process in NumPy arrays: S states, each perturbed to its neighbours."""
 
     P: Any
     r: Any
@@ -47,13 +47,13 @@ class Tables:
 
 
 def to_neighbourhood(near: Any, weight: Any) -> Neighbourhood:
-    """beta with rows of states `near` and their probabilities."""
+    """beta from rows of states `near` and their probabilities."""
     xp = active().namespace
     return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), array(weight))
 
 
 def random_tables(seed: int, states: int, actions: int, discount: float) -> Tables:
-    """A random process of normal rewards; each state may be perturbed to the ones beside it."""
+    """A random process with normal rewards, whose states are perturbed to adjacent ones on a circle."""
     rng = np.random.default_rng(seed)
     near = (np.arange(states)[:, None] + np.arange(-1, 2)) % states
     return Tables(

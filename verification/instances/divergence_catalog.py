@@ -1,4 +1,4 @@
-"""The divergences that claims are tried on: named ones, and others with properties that a claim needs."""
+"""The divergences that claims use: named ones, and others with special properties."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NAMED = (
     *(cressie_read(k) for k in (2.0, 0.5, 0.0, -1.0, 1.25, 1.5, 3.0, 5.0)),
 )
 CONSISTENT = tuple(d for d in NAMED if d.family != "indicator")
-"""Those whose risk tends to the largest loss as eta vanishes."""
+"""The divergences whose risk tends to the largest loss as eta tends to 0."""
 
 PAPER_DIVERGENCES = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3))
-"""The five of the paper's Examples 1 to 5."""
+"""The divergences of the paper's Examples 1 to 5."""
 
 
 def divergences() -> st.SearchStrategy[Divergence]:
-    """All the named divergences, and several of the Cressie-Read family."""
+    """The named divergences, and several of the Cressie-Read family."""
     return st.sampled_from(NAMED)
 
 
@@ -44,7 +44,7 @@ def _mixed_phi(x: Array, *, k: float) -> Array:
 
 
 def _mixed_log_ratio(s: Array, *, k: float) -> Array:
-    """v with v + k (exp(v) - 1) = s, by Newton's method, whose steps descend after the first."""
+    """v with v + k (exp(v) - 1) = s, by Newton's method, which decreases monotonically after one step."""
     xp = array_namespace(s)
     positive = s > 0
     v = xp.where(positive, xp.log1p(xp.where(positive, s, xp.zeros_like(s)) / k), s)
@@ -140,13 +140,13 @@ def restricted(d: Divergence, a: float = 0.0, b: float = inf) -> Divergence:
 
     def phi(x: Array) -> Array:
         xp = array_namespace(x)
-        # A density at the end of the domain must not fall outside by rounding.
+        # Rounding must not push a density at the end of the domain outside.
         inside = (x >= a * (1 - 2.0**-48)) & (x <= b * (1 + 2.0**-48))
         return xp.where(inside, d.phi(x), xp.full_like(x, inf))
 
     def dconj(s: Array) -> Array:
         xp = array_namespace(s)
-        with ignore_float_warnings():  # the density may be infinite before it is cut off
+        with ignore_float_warnings():  # the density may overflow before it is truncated
             x = d.dconj(s)
         return xp.where(x < a, xp.full_like(s, a), xp.where(x > b, xp.full_like(s, b), x))
 
@@ -174,4 +174,4 @@ def restricted(d: Divergence, a: float = 0.0, b: float = inf) -> Divergence:
 
 
 HALF_ABSOLUTE = restricted(ABSOLUTE, 0.5)
-"""Finite at large x, as Assumption 1 (I) wants it, and infinite near 0."""
+"""Finite at large x, as Assumption 1 (I) requires, and infinite near 0."""

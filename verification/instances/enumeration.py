@@ -1,4 +1,4 @@
-"""The estimators of Section 3.1 on a distribution of a few points: all draws of a level, with their probabilities."""
+"""The estimators of Section 3.1 on discrete distributions, by enumeration of all draws of a level."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Bound: TypeAlias = Callable[[DiscreteDistribution, int], float]
 """A bound for a distribution and a level."""
 
 LEVELS = range(9)
-ENUMERATED = range(7)  # the pairs of halves of the higher levels are many
+ENUMERATED = range(7)  # higher levels have too many pairs of halves
 
 # --- Ordered draws --------------------------------------------------------------------------------
 
 
 def bisected_weights(rows: Array, eta: float, phi: Divergence, T: Any, upper: float = 0.0) -> Array:
-    """gamma of Algorithm 2 after T halvings (a number, or one per row), on every row.
+    """gamma of Algorithm 2 on every row, after T bisection steps (a number, or one per row).
 
-    The bracket is the corrected one, made wider above by `upper`.
+    The bracket is the corrected one, with `upper` added to its upper end.
     """
     xp = array_namespace(rows)
     m = rows.shape[-1]
@@ -51,7 +51,7 @@ def bisected_weights(rows: Array, eta: float, phi: Divergence, T: Any, upper: fl
 
 
 def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
-    """gamma of Algorithm 2 on every row, with T = max(1, ceil(T)) halvings for the precision eps."""
+    """gamma of Algorithm 2 on every row, with max(1, ceil(T)) bisection steps for the precision eps."""
     f = to_numpy(rows)
     width = f.max(axis=-1) - f.min(axis=-1)
     least = np.sqrt(2 * KAPPA[phi] * eta * eps)
@@ -60,7 +60,7 @@ def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Arr
 
 
 def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telescoping: bool) -> Any:
-    """The weights of g^l, or of G^l where `telescoping`, on all draws of 2^l of the points with losses f."""
+    """The weights of g^l, or of G^l if `telescoping`, on all draws of 2^l points with losses f."""
     picks = row_solver.draws(len(f), 2**level)
     rows = array(np.asarray(f, dtype=float)[picks])
     whole = to_numpy(solve(rows))
@@ -72,7 +72,7 @@ def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telesc
 
 
 def gradient_moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
-    """E V and E|V|^2 for V = sum_i w_i g_i, the draws having the distribution p."""
+    """E V and E|V|^2 for V = sum_i w_i g_i, with draws from p."""
     chance = row_solver.chances(p, picks)
     V = (weights[:, :, None] * np.asarray(g, dtype=float)[picks]).sum(axis=1)
     return chance @ V, float(chance @ (V * V).sum(axis=-1))
@@ -94,17 +94,17 @@ def rt_moments(
 def largest_chi_square(
     distribution: DiscreteDistribution, level: int, weights: Callable[[Any], Any]
 ) -> float:
-    """The largest chi-square of the weights over all draws: the least C of Assumption 3 (I) for them."""
+    """The largest chi-square of the weights over all draws: the smallest C of Assumption 3 (I)."""
     rows = np.asarray(distribution.f, dtype=float)[row_solver.draws(len(distribution.f), 2**level)]
     return float(row_solver.chi_square(weights(rows)).max())
 
 
-# --- Draws up to their order, for the entropic phi --------------------------------------------------
+# --- Unordered draws, for the entropic phi --------------------------------------------------
 
 
 @cache
 def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
-    """All samples of n points up to order: rows (R, n), counts of the atoms, and the number of orders."""
+    """All unordered samples of n points: rows (R, n), counts of the atoms, and numbers of orderings."""
     rows = np.array(list(combinations_with_replacement(range(atoms), n)))
     counts = np.stack([(rows == k).sum(axis=1) for k in range(atoms)], axis=1)
     orders = np.array([float(factorial(n) // prod(map(factorial, c))) for c in counts.tolist()])
@@ -112,13 +112,13 @@ def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
 
 
 def _sample(distribution: DiscreteDistribution, n: int) -> tuple[Any, Any]:
-    """Rows of indices, and their chances."""
+    """Rows of indices, and their probabilities."""
     rows, counts, orders = _whole(len(distribution.f), n)
     return rows, orders * np.prod(np.array(distribution.p) ** counts, axis=1)
 
 
 def level_mean(distribution: DiscreteDistribution, level: int, solve: Solver) -> tuple[float, Any]:
-    """F^l and grad F^l by `solve`, the solver of the inner problem."""
+    """F^l and grad F^l, with inner problems solved by `solve`."""
     rows, chance = _sample(distribution, 2**level)
     out = solve(array(np.array(distribution.f)[rows]), distribution.eta, ENTROPIC)
     gradients = np.einsum("rn,rnd->rd", to_numpy(out.weights), np.array(distribution.g)[rows])
@@ -126,14 +126,14 @@ def level_mean(distribution: DiscreteDistribution, level: int, solve: Solver) ->
 
 
 def exact_level_mean(distribution: DiscreteDistribution, level: int) -> Any:
-    """grad F^l by the closed form of the entropic weights."""
+    """grad F^l from the closed form of the entropic weights."""
     rows, chance = _sample(distribution, 2**level)
     _, weights = row_solver.solve_closed_form(np.array(distribution.f)[rows], distribution.eta, "entropic")
     return chance @ np.einsum("rn,rnd->rd", weights, np.array(distribution.g)[rows])
 
 
 def difference_moment(distribution: DiscreteDistribution, level: int, weights: Weights) -> float:
-    """E|G^l|^2 by `weights`, which gives those of G^l."""
+    """E|G^l|^2, with the weights of G^l computed by `weights`."""
     if level == 0:
         rows, chance = _sample(distribution, 1)
     else:
@@ -141,7 +141,6 @@ def difference_moment(distribution: DiscreteDistribution, level: int, weights: W
         first, second = (v.ravel() for v in np.indices((len(half), len(half))))
         rows, chance = np.concatenate([half[first], half[second]], axis=1), own[first] * own[second]
     _, w = weights(array(np.array(distribution.f)[rows]), distribution.eta, ENTROPIC, telescoping=True)
-    # One product per coordinate: rows of weights against rows of gradients.
     coordinates = [np.einsum("rn,rn->r", to_numpy(w), np.array(distribution.g)[rows, d]) for d in range(2)]
     return float(chance @ sum(v**2 for v in coordinates))
 
@@ -153,38 +152,39 @@ def gradient_error(distribution: DiscreteDistribution, level: int, solve: Solver
 
 
 def second_moment_of(distribution: DiscreteDistribution, top: int, weights: Weights) -> float:
-    """E|V|^2 of RT-MLMC with the levels 0, ..., L: level l counts with 1/P(l)."""
+    """E|V|^2 of RT-MLMC with the levels 0, ..., L: level l is divided by P(l)."""
     p = RTMLMC(top).probabilities
     return sum(difference_moment(distribution, k, weights) / p[k] for k in range(top + 1))
 
 
-# --- All draws in one batch: each data point says by its number which draw it takes -----------------
+# --- All draws in one batch: the number of a data point determines its draw -----------------
 
 
 @dataclass(frozen=True)
 class ListedDistribution:
-    """A distribution on the points 0, ..., k - 1: a data point (c, i) takes the digits of c to base k, i its number.
+    """A distribution on 0, ..., k - 1 whose "samples" for a data point (c, i) are the base-k digits of c.
 
-    A data point that is asked for one point several times in a row takes one digit after the other.
+    i is the number of the data point. Consecutive rows of one data point take consecutive digits.
     """
 
     k: int
 
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """The next n digits of each z (N, 2), as points (N, n, 2), whose second coordinate is the number."""
-        code, number = to_numpy(z)[:, 0].astype(int), to_numpy(z)[:, 1]
+    def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
+        """The next n digits of each x (N, 2), as points (N, n, 2) with second coordinate i."""
+        n = n_samples
+        code, number = to_numpy(x)[:, 0].astype(int), to_numpy(x)[:, 1]
         begins = np.concatenate([[True], number[1:] != number[:-1]])
         row = np.arange(len(code))
         asked = row - np.maximum.accumulate(np.where(begins, row, 0))
         digits = code[:, None] // self.k ** (asked[:, None] * n + np.arange(n)) % self.k
         points = np.stack([digits, np.broadcast_to(number[:, None], digits.shape)], axis=-1)
-        return array_namespace(z).asarray(points, dtype=z.dtype)
+        return array_namespace(x).asarray(points, dtype=x.dtype)
 
 
 class EvenNumbers(Rng):
-    """Uniform numbers that are not random: row r has the midpoint of cell r mod `cells`.
+    """Deterministic "uniform" numbers: row r has the midpoint of cell r mod `cells`.
 
-    A permutation leads to the same cells, so that each data point meets each cell in a batch of all pairs.
+    Permutations preserve the cells, so that a batch of all pairs has each data point in each cell.
     """
 
     def __init__(self, cells: int) -> None:
@@ -199,16 +199,16 @@ class EvenNumbers(Rng):
         return array_namespace(like).asarray(((number + 0.5) / self.cells).reshape(shape), dtype=like.dtype)
 
     def permutation(self, n: int, *, like: Array) -> Array:
-        """Row r goes to a place of its own in cell r mod `cells`."""
+        """Map row r to a distinct place in cell r mod `cells`."""
         number = np.arange(n)
         places = number % self.cells * (n // self.cells) + number // self.cells
         return array_namespace(like).asarray(places)
 
 
 def batch_of_all_draws(k: int, level: int) -> tuple[Any, EvenNumbers]:
-    """The data points (N, 2) of all draws of 2^level points of k, each with each level, and their source.
+    """The data points (N, 2) of all draws of 2^level points of k at all levels, and their generator.
 
-    P(l) = 2^-l/(2 - 2^-L) is a number of 2^(L+1) - 1 equal cells.
+    P(l) = 2^-l/(2 - 2^-L) is a multiple of 1/(2^(L+1) - 1), the mass of a cell.
     """
     cells = 2 ** (level + 1) - 1
     codes = np.repeat(np.arange(k ** (2**level)), cells)

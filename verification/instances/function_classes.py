@@ -1,4 +1,4 @@
-"""Classes of functions for Section 5: their losses, covering numbers and capacities."""
+"""Function classes for Section 5: losses, covering numbers and capacities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def classes(draw: st.DrawFn) -> list[list[list[float]]]:
 
 
 def covering_number(distances: Any, eps: float) -> int:
-    """The least number of members that are within eps of all, by trying every choice of them."""
+    """The smallest number of members that cover all within eps, by enumeration."""
     count = len(distances)
     near = distances <= eps
     for size in range(1, count):
@@ -47,11 +47,11 @@ def covering_number(distances: Any, eps: float) -> int:
 def robust_class_is_no_richer(
     family: list[list[list[float]]], eta: float, phi: Divergence, solve: Solver
 ) -> Iterator[Evidence]:
-    """The map from losses to robust losses does not stretch, and so needs no more centres to cover."""
+    """The map from losses to robust losses is nonexpansive, so covering numbers do not increase."""
     losses = np.array(family)
     robust = to_numpy(solve(array(losses), eta, phi).value)
     yield Evidence(float(max(robust.max() - 1, -robust.min())), 2.0**-44, "a loss in [0, 1] stays there")
-    # Neighbours in every direction: what stretches a little is seen between these.
+    # Neighbours in every direction detect a slight expansion.
     step = 2.0**-6
     nudges = step * np.array(list(product((-1, 1), repeat=losses.shape[-1])))
     near = to_numpy(solve(array(losses[0, 0] + nudges), eta, phi).value)
@@ -59,7 +59,7 @@ def robust_class_is_no_richer(
     apart = np.abs(losses[:, None] - losses[None]).max(axis=(-2, -1))
     robustly = np.abs(robust[:, None] - robust[None]).max(axis=-1)
     yield Evidence(float((robustly - apart).max()), 2.0**-44, "abs(T(g) - T(g')) <= max abs(g - g')")
-    # Radii at and between the distances that occur; 2^-40 more, so that rounding decides nothing.
+    # Radii at and between the distances that occur, plus 2^-40 so that rounding does not matter.
     for eps in sorted({0.0, 0.25, 0.5, *np.unique(apart).tolist()[:6]}):
         few, many = covering_number(robustly, eps + 2.0**-40), covering_number(apart, eps)
         yield Evidence.at_most(few, many, 0.0, f"N(G_adv) = {few}, N(G) = {many} at eps = {eps:g}")
@@ -67,7 +67,7 @@ def robust_class_is_no_richer(
 
 def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float) -> float:
     """8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N) + 3 sqrt(log(2/delta)/n), the integral by scipy."""
-    # eps = e^u, in which a power of 1/eps has no steep end.
+    # Substitute eps = e^u, since a power of 1/eps is steep near 0.
     integral = integrate.quad(
         lambda u: sqrt(log_covering(np.exp(u))) * np.exp(u), log(alpha), 0.0, epsrel=1e-12, limit=200
     )[0]

@@ -1,4 +1,4 @@
-"""Algorithm 2 and the hyper-parameters of the paper as they are printed, and scales to compare them at."""
+"""Algorithm 2 and the hyper-parameters as the paper prints them, and scales to compare plans at."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Algorithm: TypeAlias = Callable[[Array, float, Divergence, int, tuple[float, flo
 
 
 def printed_bracket(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
-    """[min f, max f - eta K], K = phi'(0+); max f - eta (min f - max f) above where K = -inf."""
+    """[min f, max f - eta K], K = phi'(0+); the upper end is max f - eta (min f - max f) if K = -inf."""
     xp = array_namespace(f)
     lowest, highest = float(xp.min(f)), float(xp.max(f))
     K = phi.slope0
@@ -49,7 +49,7 @@ def corrected_bracket(f: Array, eta: float, phi: Divergence) -> tuple[float, flo
 
 
 def printed_iterations(width: float, kappa: float, eta: float, eps: float) -> float:
-    """T = log2(width^2 / (2 kappa eta eps))/2: a real number, which may be negative."""
+    """T = log2(width^2 / (2 kappa eta eps))/2, a real number that may be negative."""
     return log2(width**2 / (2 * kappa * eta * eps)) / 2 if width else -inf
 
 
@@ -59,7 +59,7 @@ def iterations(width: float, kappa: float, eta: float, eps: float) -> int:
 
 
 def algorithm2(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
-    """Steps 1 to 7; (phi')^-1 is phi*' above K, and the index set N is where it is truncated."""
+    """Steps 1 to 7; (phi')^-1 is phi*' above K, truncated to 0 on the index set N."""
     xp = array_namespace(f)
     m = f.shape[-1]
     low, high = bracket
@@ -84,7 +84,7 @@ def run_algorithm2(
     bracket: Bracket = corrected_bracket,
     algorithm: Algorithm = algorithm2,
 ) -> Output:
-    """Algorithm 2 with T = max(1, ceil(T)) halvings."""
+    """Algorithm 2 with max(1, ceil(T)) bisection steps."""
     low, high = ends = bracket(problem.losses, problem.eta, phi)
     T = iterations(high - low, KAPPA[phi] if kappa is None else kappa, problem.eta, eps)
     return algorithm(problem.losses, problem.eta, phi, T, ends)
@@ -110,7 +110,7 @@ ALGORITHM_MUTANTS: dict[str, Algorithm] = {
     "moves the wrong end of the bracket": _moves_the_wrong_end,
     "halves two times too few": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
 }
-"""Mutants of Algorithm 2 that its guarantees must reject, by their faults."""
+"""Mutants of Algorithm 2 that its guarantees must reject, by description."""
 
 # --- The hyper-parameters of Theorem 2 and its Table 2 ----------------------------------------------
 
@@ -158,7 +158,7 @@ def table_2(problem: Setting, eps: float, factor: float = 128.0) -> HyperParamet
 
 
 def guarantee(problem: Setting, h: HyperParameters) -> float:
-    """What the lemmas give for E|mapping of F|^2: twice the squared bias plus twice that of F^L."""
+    """The lemmas' bound on E|mapping of F|^2: twice the squared bias plus twice the bound for F^L."""
     K, S, D = problem.level_constant, problem.smoothness, problem.drop
     bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
     if problem.constrained:
@@ -184,13 +184,13 @@ Planner: TypeAlias = Callable[..., Plan]
 
 
 def altered(make: Callable[..., Any], **changes: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A faulty `make`: fields of the plan or the table that it makes are replaced by functions of it."""
+    """A mutant of `make`: fields of the plan or table that it returns are replaced by functions of it."""
 
-    def faulty(*args: Any, **options: Any) -> Any:
+    def mutant(*args: Any, **options: Any) -> Any:
         made = make(*args, **options)
         return replace(made, **{name: change(made) for name, change in changes.items()})
 
-    return faulty
+    return mutant
 
 
 DELTAS = tuple(2.0**-k for k in range(2, 21, 3))

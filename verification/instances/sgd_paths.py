@@ -1,4 +1,4 @@
-"""Projected SGD followed exactly: all paths of a two-valued noise at once, each with its chance."""
+"""Projected SGD with two-valued noise: all paths at once, with their probabilities."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sgd: TypeAlias = Callable[..., Any]
 
 
 class SgdPaths(NamedTuple):
-    """The T iterates (T, N) and the answers (N,) of N paths, and the chance (N,) of each."""
+    """The T iterates (T, N), the answers (N,) and the probabilities (N,) of N paths."""
 
     iterates: Any
     answers: Any
@@ -29,7 +29,7 @@ class SgdPaths(NamedTuple):
 
 
 def all_noise(sigma: float, batch: int, steps: int) -> tuple[Any, Any]:
-    """Every sequence of T - 1 means of `batch` values sigma or -sigma, as (N, T - 1), and its chance."""
+    """All sequences (N, T - 1) of means of `batch` values sigma or -sigma, and their probabilities."""
     values = sigma * (2 * np.arange(batch + 1) / batch - 1)
     chances = np.array([comb(batch, k) for k in range(batch + 1)]) / 2.0**batch
     if sigma == 0:
@@ -50,7 +50,7 @@ def follow(
     low: float = -inf,
     high: float = inf,
 ) -> SgdPaths:
-    """Run `sgd` on [low, high] along each row of the noise, which is added to the slope."""
+    """Run `sgd` on [low, high] for each row of the noise, which is added to the slope."""
     xp = active().namespace
     seen: list[Any] = []
 
@@ -70,7 +70,7 @@ def follow(
 
 @dataclass(frozen=True)
 class SmoothFunction:
-    """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high]; sigma is that of the noise."""
+    """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high], with noise of size sigma."""
 
     bowl: bool
     a: float
@@ -89,7 +89,7 @@ class SmoothFunction:
 
     @property
     def lipschitz(self) -> float:
-        """A Lipschitz constant of F on [low, high], which is finite for a bowl."""
+        """A Lipschitz constant of F on [low, high], which is bounded for a bowl."""
         return self.a * self.k * (self.k * max(abs(self.low), abs(self.high)) if self.bowl else 1.0)
 
     def value(self, theta: float) -> float:
@@ -113,14 +113,14 @@ class SmoothFunction:
 
     @property
     def rounding(self) -> float:
-        """Of a squared slope or mapping."""
+        """The rounding error of a squared slope or mapping."""
         size = self.smoothness * (abs(self.start) + 1) + self.lipschitz + self.sigma
         return 2.0**-44 * size**2
 
 
 @st.composite
 def smooth_functions(draw: st.DrawFn, most_steps: int = 64) -> SmoothFunction:
-    """Waves and bowls on an interval; no noise and many steps, or noise and all of its paths."""
+    """Waves and bowls on an interval: many steps without noise, or all paths with noise."""
     bowl = draw(st.booleans())
     a, k = draw(powers_of_ten(-1, 1)), draw(powers_of_ten(-1, 1))
     low = draw(st.sampled_from([-1.0, -0.1, 0.5, 0.0, -3.0]))
@@ -133,7 +133,7 @@ def smooth_functions(draw: st.DrawFn, most_steps: int = 64) -> SmoothFunction:
 
 
 def stationarity(F: SmoothFunction, sgd: Sgd, S: float) -> float:
-    """E|mapping|^2 at an iterate picked at random, by all paths of the noise; the step is 1/(2S)."""
+    """E|mapping|^2 at a random iterate over all paths, with step size 1/(2S)."""
     noise, chance = all_noise(F.sigma, F.batch, F.steps)
     step = 1 / (2 * S)
     how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
@@ -229,7 +229,7 @@ class PiecewiseLinear:
 
 @st.composite
 def piecewise_linear(draw: st.DrawFn) -> PiecewiseLinear:
-    """Steep and flat, kinks inside and outside Theta; no noise and many steps, or all paths of a noise."""
+    """Steep and flat functions, kinks inside and outside Theta: many steps without noise, or all paths."""
     slope = st.one_of(st.sampled_from([1.0, 0.01, 100.0]), powers_of_ten(-1, 1))
     left, right = draw(slope), draw(slope)
     centre, start = draw(st.integers(-16, 16)) / 8, draw(st.integers(-7, 7)) / 7

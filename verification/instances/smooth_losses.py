@@ -1,4 +1,4 @@
-"""Losses and data on which the regularisers of Section 4 are measured."""
+"""Smooth losses and data for the regularisers of Section 4."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ PLANE_BEND = 2.5  # the eigenvalues of the Hessian are -sin(x) cos(y) +- (1/2 - 
 
 SLOPES = st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False))
 QUADRATICS = st.lists(st.tuples(SLOPES, SLOPES), min_size=1, max_size=3)
-"""Pairs (g, S) of f = g z + S z^2/2, one for each data point."""
+"""Pairs (g, S) of f = g z + S z^2/2, one per data point."""
 
 
 def plane_regulariser(rho: float, eta: float, family: str) -> float:
-    """E in the plane: the mean of R(f; z) - f(z) over its two data points, balls of norm 2."""
+    """E in the plane: the mean of R(f; z) - f(z) over two data points, with l2 balls."""
 
     def at(x: float, y: float) -> float:
         def rise(b: Any) -> Any:
-            # Differences of sine and cosine as products, which keep their digits for small b.
+            # Differences of sine and cosine as products, to avoid cancellation for small b.
             u, v = b[:, 0], b[:, 1]
             sine = 2 * np.cos(x + u / 2) * np.sin(u / 2)
             cosine = -2 * np.sin(y + v / 2) * np.sin(v / 2)
@@ -60,11 +60,11 @@ def linearisation(
     linear: Linear,
     constant: float,
 ) -> Iterator[Evidence]:
-    """abs(E - E~) <= constant E[S] rho^2, for f = g z + S z^2/2 around each of several data points."""
+    """abs(E - E~) <= constant E[S] rho^2, for f = g z + S z^2/2 around each data point."""
     eta = rho / ratio
     excess = [line_risk(*parabola(g, S, rho), eta, phi.family or "", phi.parameter) for g, S in points]
     bends = [abs(S) for _, S in points]
-    # Both are integrals; for the quadratic phi the oracle adds numbers of size eta as well.
+    # Both sides are integrals; for the quadratic phi the oracle also adds numbers of size eta.
     rounding = QUADRATURE * rho * max(abs(g) + rho * abs(S) for g, S in points) + 2.0**-48 * eta
     line = linear(array([[g] for g, _ in points]), Ball(2, rho), eta, phi)
     error = abs(float(np.mean(excess)) - mean(line))
@@ -73,7 +73,7 @@ def linearisation(
         error, bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}"
     )
     if phi is ENTROPIC:
-        # The coordinates of one data point: in the norm inf the risk is a sum, and so is S.
+        # One data point with these coordinates: in the norm inf the risk and S are sums.
         box = linear(array([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
         error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
         note = f"in a box: the error is {error:.4g}, the bound {bound:.4g}"

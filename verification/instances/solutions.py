@@ -1,4 +1,4 @@
-"""Solutions of inner problems: what a solver returns, and how it compares with what is known."""
+"""Solutions of inner problems, and their comparison with known ones."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from phiball.verification.oracles import definitions, row_solver
 from phiball.verification.oracles.exact_solver import solve_exactly
 
 Solver: TypeAlias = Callable[..., WorstCase]
-"""A solver of the inner problem, called as `worst_case` is."""
+"""A solver of the inner problem with the signature of `worst_case`."""
 
 
 def solved(solve: Solver, problem: InnerProblem, d: Divergence) -> WorstCase:
-    """The solution that `solve` gives, on arrays of the active backend."""
+    """Solve a problem by `solve`, on arrays of the active backend."""
     return solve(problem.losses, problem.eta, d, p=problem.distribution)
 
 
 def oracle_arguments(
     problem: InnerProblem, d: Divergence
 ) -> tuple[float, str, float | None, tuple[float, ...] | None]:
-    """eta, the family of phi, its parameter and p, as the oracles take them."""
+    """eta, the family of phi, its parameter and p: the arguments of oracles."""
     return problem.eta, d.family or "", d.parameter, problem.p
 
 
@@ -54,10 +54,10 @@ def exact_mean(problem: InnerProblem) -> Fraction:
 
 
 def shortfall_bound(problem: InnerProblem, d: Divergence) -> float:
-    """A bound on max f - R that goes to 0 with eta: what one fixed density leaves.
+    """A bound on max f - R that tends to 0 with eta: max f minus the primal value of one density.
 
-    It gives every point below the maximum the density ratio e and the maximum the rest: e = 0 if phi(0)
-    is finite, else e = eta/range.
+    Its ratio is e at every point below the maximum; the maximum has the remaining mass. e = 0 if phi(0) is
+    finite, else e = eta/range.
     """
     top = max(problem.charged)
     rows = [(v, q) for v, q in zip(problem.f, problem.probabilities, strict=True) if q]
@@ -81,10 +81,10 @@ STRONG = {
     mixed(0.1): row_solver.mixture(0.1),
     QUARTIC: row_solver.QUARTIC,
 }
-"""The strongly convex phi as the oracle knows them."""
+"""The strongly convex phi, with the oracle's version of each."""
 
 CLIPPED = restricted(cressie_read(2), 0.0, 1.01)
-"""(x - 1)^2/2 on [0, 1.01], of which chi-square is at most 0.01 for any data."""
+"""(x - 1)^2/2 on [0, 1.01], whose chi-square is at most 0.01 for any data."""
 _CLIPPED = row_solver.square(1.01)
 
 
@@ -108,13 +108,13 @@ def value_exactly(problem: InnerProblem, phi: Divergence) -> float:
 
 
 def value_is(solution: WorstCase, value: Any, problem: InnerProblem, times: float = 1.0) -> Evidence:
-    """The value against a number, up to the rounding of the problem, `times` over."""
+    """Compare the value with a number, up to `times` the rounding error of the problem."""
     off = abs(definitions.exact_difference(float(solution.value), value))
     return Evidence(off, times * value_tolerance(problem), "the value")
 
 
 def primal_is(solution: WorstCase, value: float, problem: InnerProblem, d: Divergence) -> Evidence:
-    """The primal value at the weights against a number: weights that are not unique are judged so."""
+    """Compare the primal value at the weights with a number, for weights that need not be unique."""
     reached = definitions.primal_objective(
         problem.f, to_floats(solution.weights), *oracle_arguments(problem, d)
     )
@@ -125,19 +125,19 @@ def primal_is(solution: WorstCase, value: float, problem: InnerProblem, d: Diver
 def weights_are(
     solution: WorstCase, expected: list[float], value: float, problem: InnerProblem, d: Divergence
 ) -> Iterator[Evidence]:
-    """The weights against those of an equal problem; where phi is kinked, by what they attain."""
+    """Compare the weights with expected ones, or by the value they attain if phi is kinked."""
     if not 0 < d.curvature1 < inf:
         yield primal_is(solution, value, problem, d)
         return
     off = max(abs(w - v) for w, v in zip(to_floats(solution.weights), expected, strict=True))
-    # A rounding of f moves f/eta by that much, and the weights with it.
+    # The rounding error of f/eta carries over to the weights.
     yield Evidence(off, ROUNDING * (1 + problem.size / problem.eta), "the weights", Quantity.WEIGHTS)
 
 
 def solution_is(
     solution: WorstCase, value: Fraction, ratios: list[Fraction], problem: InnerProblem
 ) -> Iterator[Evidence]:
-    """The solver's value and weights against exact ones, the weights as density ratios zeta = gamma/p."""
+    """Compare the value and the weights with exact ones, given as density ratios zeta = gamma/p."""
     yield value_is(solution, value, problem)
     exact = [q * z for q, z in zip(exact_distribution(problem), ratios, strict=True)]
     errors = [abs(w - v) for w, v in zip(to_floats(solution.weights), exact, strict=True)]

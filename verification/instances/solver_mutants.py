@@ -1,4 +1,4 @@
-"""Solvers of the inner problem with one fault each: mutants that several claims must reject."""
+"""Mutants of solvers of the inner problem, which several claims must reject."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_divergence(change: Callable[[Divergence], Divergence]) -> Solver:
 
 
 def with_answer(**fields: Callable[[WorstCase, Array], Array]) -> Solver:
-    """`worst_case` with fields of its answer replaced, each by a function of the answer and the losses."""
+    """`worst_case` with some fields replaced by functions of the answer and the losses."""
 
     def solve(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
         answer = worst_case(losses, eta, d, p=p)
@@ -48,35 +48,32 @@ def p_or_uniform(losses: Array, p: Array | None) -> Array:
 
 
 def without_p(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Ignores the reference distribution."""
+    """Ignore p."""
     return worst_case(losses, eta, d)
 
 
 def without_atom(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Cuts the density off at one, and so drops the atom that kinked divergences have at the maximum."""
-    answer, distribution = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
-    return replace(
-        answer,
-        weights=array_namespace(losses).where(answer.weights > distribution, distribution, answer.weights),
-    )
+    """Truncate the density at one, which drops the atom of kinked divergences at the maximum."""
+    answer, q = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
+    return replace(answer, weights=array_namespace(losses).where(answer.weights > q, q, answer.weights))
 
 
 def even_on_the_support(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Shares the mass in proportion to the reference distribution, over the points that have a weight."""
+    """Distribute the mass in proportion to p over the support of the weights."""
     xp = array_namespace(losses)
-    answer, distribution = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
-    kept = xp.where(answer.weights > 0, distribution, xp.zeros_like(distribution))
+    answer, q = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
+    kept = xp.where(answer.weights > 0, q, xp.zeros_like(q))
     return replace(answer, weights=kept / xp.sum(kept))
 
 
 def best_case(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Minimises in place of maximising."""
+    """Minimise instead of maximising."""
     answer = worst_case(-losses, eta, d, p=p)
     return replace(answer, value=-answer.value, mu=-answer.mu)
 
 
 def quadratic_without_half(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Takes x^2 - 1 for the quadratic divergence, (x^2 - 1)/2."""
+    """Use x^2 - 1 as the quadratic divergence, in place of (x^2 - 1)/2."""
     return worst_case(losses, 2 * eta if d is QUADRATIC else eta, d, p=p)
 
 
@@ -86,13 +83,13 @@ def quadratic_without_half(losses: Array, eta: float, d: Divergence, *, p: Array
 def without_halves(
     losses: Array, eta: float, d: Divergence, *, telescoping: bool = True
 ) -> tuple[Array, Array]:
-    """Does not subtract the two halves of a level."""
+    """Do not subtract the two halves of a level."""
     return signed_weights(losses, eta, d, telescoping=False)
 
 
 def halves_by_one(
     losses: Array, eta: float, d: Divergence, *, telescoping: bool = True
 ) -> tuple[Array, Array]:
-    """Subtracts the two halves of a level in full, and not half of each."""
+    """Subtract the two halves of a level in full, instead of half of each."""
     value, weights = signed_weights(losses, eta, d, telescoping=True)
     return value, 2 * weights - signed_weights(losses, eta, d, telescoping=False)[1]

@@ -1,4 +1,4 @@
-"""Searched inner problems, hard on purpose; each shrinks to small whole numbers."""
+"""Hypothesis strategies for hard inner problems, which shrink to small integers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from phiball.verification.instances.conversion import array
 
 @dataclass(frozen=True)
 class InnerProblem:
-    """An inner problem in plain numbers; `p` is None for the uniform distribution."""
+    """An inner problem in Python floats; `p` is None for the uniform distribution."""
 
     f: tuple[float, ...]
     eta: float
     p: tuple[float, ...] | None = None
 
     def __str__(self) -> str:
-        distribution = "" if self.p is None else f", p = {self.p}"
-        return f"(f = {self.f}, eta = {self.eta!r}{distribution})"
+        p = "" if self.p is None else f", p = {self.p}"
+        return f"(f = {self.f}, eta = {self.eta!r}{p})"
 
     @property
     def losses(self) -> Array:
@@ -34,7 +34,7 @@ class InnerProblem:
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """p, written out."""
+        """p, or the uniform probabilities."""
         return self.p or (1 / len(self.f),) * len(self.f)
 
     @property
@@ -49,7 +49,7 @@ class InnerProblem:
 
     @property
     def size(self) -> float:
-        """max abs f, over the points of positive probability: the scale of rounding in the value."""
+        """max abs f over the points of positive probability: the scale of rounding errors in the value."""
         return max(abs(v) for v in self.charged)
 
 
@@ -74,7 +74,7 @@ def _losses(max_size: int) -> st.SearchStrategy[list[float]]:
 
 @st.composite
 def problems(draw: st.DrawFn, max_size: int = 10, nonuniform: bool = True) -> InnerProblem:
-    """Ties, one point, two values, constants; eta from 1e-6 to 1e6 of the range; offsets; zeros in p."""
+    """Ties, one point, two values, constants, offsets; eta from 1e-6 to 1e6 of the range; zeros in p."""
     shape = draw(_losses(max_size))
     unit = draw(st.sampled_from([1.0, 1e-3, 1e3]))
     offset = draw(st.sampled_from([0.0, 100.0, -1e6]))
@@ -88,7 +88,7 @@ def problems(draw: st.DrawFn, max_size: int = 10, nonuniform: bool = True) -> In
 
 @st.composite
 def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> InnerProblem:
-    """The family on which the guarantees of Algorithm 2 are measured: f about 10^U(-1, 1), eta likewise."""
+    """Problems for the guarantees of Algorithm 2: f and eta of order 10^U(-1, 1)."""
     shape = draw(st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=1, max_size=max_size))
     unit = draw(powers_of_ten(-1.0, 1.0))
     offset = draw(st.sampled_from([0.0, 100.0]))
@@ -97,7 +97,7 @@ def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> InnerProblem:
 
 @st.composite
 def spikes(draw: st.DrawFn) -> InnerProblem:
-    """One large loss among zeros: where weights that do not sum to one are costly to normalise."""
+    """One large loss among zeros, where normalising weights that do not sum to one costs most."""
     m = draw(st.integers(2, 12))
     height = draw(st.integers(1, 60))
     return InnerProblem((0.0,) * (m - 1) + (float(height),), draw(powers_of_ten(-1.0, 1.0)))
@@ -110,7 +110,7 @@ def precisions() -> st.SearchStrategy[float]:
 
 @st.composite
 def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> InnerProblem:
-    """Losses that are multiples of 1/8 up to 4, with ties: adding 2^20 to them or doubling them is exact."""
+    """Losses that are multiples of 1/8 up to 4, with ties: adding 2^20 or doubling is exact."""
     f = draw(st.lists(st.integers(-32, 32), min_size=min_size, max_size=max_size))
     eta = draw(st.one_of(st.sampled_from([1.0, 0.5, 4.0, 0.03125]), powers_of_ten(-2.0, 2.0)))
     return InnerProblem(tuple(v / 8 for v in f), eta, draw(probabilities(len(f))))
@@ -118,7 +118,7 @@ def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> In
 
 @st.composite
 def probabilities(draw: st.DrawFn, m: int) -> tuple[float, ...] | None:
-    """None for the uniform distribution, or probabilities of very different size, zeros among them."""
+    """None for the uniform distribution, or probabilities of very different sizes, including zeros."""
     if not draw(st.booleans()):
         return None
     counts = draw(st.lists(st.sampled_from([1, 0, 2, 1000]), min_size=m, max_size=m))

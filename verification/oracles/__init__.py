@@ -1,1 +1,1 @@
-"""Slow, independent solutions that share no code with refimpl."""
+"""Oracles: slow, independent solutions that share no code with refimpl."""

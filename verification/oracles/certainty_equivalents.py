@@ -1,7 +1,7 @@
-"""Slow, independent values for Section 4: risks on a line, certainty equivalents and moments of balls.
+"""Risks on a line, certainty equivalents, and moments of balls, for Section 4.
 
-Nothing here shares code with refimpl: divergences are named by strings, integrals are Gauss-Legendre
-rules of NumPy or mpmath's, roots are scipy's.
+Nothing here shares code with refimpl: divergences are named by strings, integrals use Gauss-Legendre rules or
+mpmath, and roots are found by SciPy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _panels(count: int) -> tuple[Any, Any]:
 
 
 def _pieces(f: Function, turns: Sequence[float], level: float) -> list[tuple[float, float]]:
-    """The intervals where f > level; f is monotone between its turns, the ends of the line among them."""
+    """The intervals where f > level; f is monotone between turns, which include the ends of the line."""
     pieces = []
     for a, b in pairwise(turns):
         above = f(a) > level, f(b) > level
@@ -45,7 +45,7 @@ def _pieces(f: Function, turns: Sequence[float], level: float) -> list[tuple[flo
 
 
 def _mean_above(f: Function, turns: Sequence[float], level: float, power: int) -> float:
-    """E (f - level)_+^power on the line; a power of 0 is the probability that f > level."""
+    """E (f - level)_+^power on the line; a power of 0 gives the probability that f > level."""
     x, w = _panels(2)
     total = 0.0
     for a, b in _pieces(f, turns, level):
@@ -54,7 +54,7 @@ def _mean_above(f: Function, turns: Sequence[float], level: float, power: int) -
 
 
 def _level(f: Function, turns: Sequence[float], power: int, aim: float, low: float, high: float) -> float:
-    """The level at which E (f - level)_+^power is `aim`."""
+    """The level at which E (f - level)_+^power equals `aim`."""
     return float(
         brentq(lambda mu: _mean_above(f, turns, mu, power) - aim, low, high, xtol=1e-300, rtol=1e-15)
     )
@@ -69,7 +69,7 @@ def line_risk(
         return top
     if family == "entropic":
         if top - bottom > 1e4 * eta:
-            raise ValueError(f"eta is {eta!r}; expected 1e-4 of the range of f, which 256 panels resolve")
+            raise ValueError(f"eta is {eta!r}; expected at least 1e-4 of the range of f, for 256 panels")
         x, w = _panels(256)
         z = turns[0] + (turns[-1] - turns[0]) * x
         return top + eta * float(np.log1p(w @ np.expm1((f(z) - top) / eta)))
@@ -87,16 +87,16 @@ def line_risk(
 
 
 def parabola(g: float, S: float, rho: float) -> tuple[Function, list[float]]:
-    """g z + S z^2/2 on [-rho, rho], and where it turns."""
+    """g z + S z^2/2 on [-rho, rho], and its turns."""
     vertex = -g / S if S else inf
     turns = [-rho, *([vertex] if -rho < vertex < rho else []), rho]
     return lambda z: z * (g + S * z / 2), turns
 
 
 def disc_risk(f: Callable[[Any], Any], rho: float, eta: float, family: str) -> float:
-    """R(f; nu, eta) for nu uniform on the disc of radius rho, f of points (n, 2), by nodes in r and angle.
+    """R(f; nu, eta) for nu uniform on the disc of radius rho, by quadrature in polar coordinates.
 
-    For the quadratic phi the density 1 + (f - E f)/eta must be positive.
+    f takes points (n, 2). For the quadratic phi the density 1 + (f - E f)/eta must be positive.
     """
     t, w = np.polynomial.legendre.leggauss(24)
     angle = 2 * np.pi * np.arange(64) / 64
@@ -108,7 +108,9 @@ def disc_risk(f: Callable[[Any], Any], rho: float, eta: float, family: str) -> f
         return eta * float(np.log1p((weights * np.expm1(values / eta)).sum()))
     first = float((weights * values).sum())
     if family != "quadratic" or np.abs(values - first).max() > eta:
-        raise ValueError(f"family is {family!r} at eta = {eta!r}; expected entropic, or quadratic, large eta")
+        raise ValueError(
+            f"family is {family!r} at eta = {eta!r}; expected entropic, or quadratic with a large eta"
+        )
     return first + float((weights * (values - first) ** 2).sum()) / (2 * eta)
 
 
@@ -116,9 +118,9 @@ def disc_risk(f: Callable[[Any], Any], rho: float, eta: float, family: str) -> f
 
 
 def _conjugate(s: Any, family: str, parameter: float | None) -> Any:
-    """phi*(s) on an array, up to the end of its domain."""
+    """phi*(s) on an array in its domain."""
     if family == "entropic":
-        with np.errstate(over="ignore"):  # far from the least value
+        with np.errstate(over="ignore"):  # far from the minimum
             return np.expm1(s)
     if family == "quadratic":
         return (np.maximum(s, 0) ** 2 + 1) / 2
@@ -137,7 +139,7 @@ def _conjugate(s: Any, family: str, parameter: float | None) -> Any:
 
 
 def _domain(family: str, parameter: float | None) -> tuple[float, float]:
-    """Where phi* has its kink, or -inf, and where it becomes infinite."""
+    """The kink of phi*, or -inf, and the end of its domain."""
     kinks = {"quadratic": 0.0, "absolute": -1.0, "hinge": 0.0, "indicator": 0.0}
     if family in kinks:
         return kinks[family], 1.0 if family in ("absolute", "hinge") else inf
@@ -149,11 +151,11 @@ def _domain(family: str, parameter: float | None) -> tuple[float, float]:
 
 
 def expected_conjugate(scale: float, shift: float, d: int, family: str, parameter: float | None) -> float:
-    """E phi*(scale x - shift), x a coordinate of the uniform distribution on the Euclidean unit ball of R^d."""
+    """E phi*(scale x - shift), for a coordinate x of a uniform point of the Euclidean unit ball of R^d."""
     kink, pole = _domain(family, parameter)
     if scale - shift > pole:
         return inf
-    # x = sin(angle) has density proportional to cos(angle)^d; the rule is cut at the kink of phi*.
+    # x = sin(angle) has density proportional to cos(angle)^d; the rule is split at the kink of phi*.
     cut = (kink + shift) / scale if scale else -1.0
     middle = float(np.arcsin(np.clip(cut, -1.0, 1.0)))
     x, w = _panels(16)
@@ -168,7 +170,7 @@ def expected_conjugate(scale: float, shift: float, d: int, family: str, paramete
 
 
 def certainty_outside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
-    """inf over mu of mu + E[eta phi*((X - mu)/eta)], X = size times a coordinate of the Euclidean ball."""
+    """inf over mu of mu + E[eta phi*((X - mu)/eta)], X = size times a coordinate of the unit ball."""
     reach = size + 2 * eta
 
     def dual(mu: float) -> float:
@@ -187,15 +189,15 @@ def certainty_inside(size: float, d: int, eta: float, family: str, parameter: fl
     return eta * float(golden_section(dual, -reach, reach, steps=70)[0])
 
 
-# --- Moments of the uniform distributions on balls -------------------------------------------------------------
+# --- Moments of uniform distributions on balls ------------------------------------------------------
 
 
 def ball_log_mgf(s: Sequence[float], norm: float) -> float:
-    """Log of E exp(s.b), b uniform on the unit ball of norm 1, 2 or inf, by the closed forms."""
+    """log E exp(s.b) for b uniform on the unit ball of norm 1, 2 or inf, by closed forms."""
     d = len(s)
     if not any(s):
         return 0.0
-    # The result is about s^2, and for norm 1 the terms of the sum are larger by s^-2 a factor.
+    # The result is about s^2; for norm 1 each factor makes the terms of the sum s^-2 larger.
     small = int(2 * max(0.0, -log10(max(map(abs, s)))))
     with mp.workdps(60 + small):
         v = [mp.mpf(x) for x in s]
@@ -205,7 +207,7 @@ def ball_log_mgf(s: Sequence[float], norm: float) -> float:
             t = mp.sqrt(mp.fsum(x * x for x in v))
             nu = mp.mpf(d) / 2
             return float(mp.log(mp.gamma(nu + 1) * (2 / t) ** nu * mp.besseli(nu, t)))
-    # Ties and zeros are removed by a change of 1e-40; the differences then cost 40 digits a factor or two.
+    # A shift of 1e-40 removes ties and zeros; each factor of the differences then costs 40 or 80 digits.
     with mp.workdps(100 + (120 + small) * d):
         size = max(abs(mp.mpf(x)) for x in s)
         v = [abs(mp.mpf(x)) + size * (j + 1) * mp.mpf(10) ** -40 for j, x in enumerate(s)]
@@ -220,7 +222,7 @@ def ball_log_mgf(s: Sequence[float], norm: float) -> float:
 
 
 def ball_second_moment(norm: float, d: int) -> float:
-    """E b_1^2 in the unit ball: b_1 has density proportional to (1 - abs(x)^norm)^((d - 1)/norm)."""
+    """E b_1^2 in the unit ball, where b_1 has density proportional to (1 - abs(x)^norm)^((d - 1)/norm)."""
     if norm == inf:
         return 1 / 3
     with mp.workdps(30):

@@ -1,4 +1,4 @@
-"""The primal and the dual value by their definitions, in 50 digits, and by general solvers.
+"""The primal and the dual objective by definition, in 50 digits, and optimal values by general solvers.
 
 Nothing here shares code with refimpl.
 """
@@ -17,7 +17,7 @@ DIGITS = 50
 
 
 def phi(x: Any, family: str, parameter: float | None = None) -> Any:
-    """phi(x) in mpmath's arithmetic, by the formula of the paper."""
+    """phi(x) in mpmath's arithmetic, by the paper's formula."""
     if x < 0:
         return mp.inf
     if family == "entropic":
@@ -29,7 +29,7 @@ def phi(x: Any, family: str, parameter: float | None = None) -> Any:
     if family == "hinge":
         return max(x - 1, mp.mpf(0))
     if family == "indicator":
-        # A float that stands for 1/alpha may lie a rounding above it.
+        # The float 1/alpha may be rounded up.
         return mp.mpf(0) if x * mp.mpf(parameter) <= 1 + mp.mpf(10) ** -12 else mp.inf
     if family != "cressie_read":
         raise ValueError(f"family is {family!r}; expected one whose phi is defined here")
@@ -42,7 +42,7 @@ def phi(x: Any, family: str, parameter: float | None = None) -> Any:
 
 
 def conjugate(s: Any, family: str, parameter: float | None = None) -> Any:
-    """phi*(s) in mpmath's arithmetic, worked out by hand for each phi."""
+    """phi*(s) in mpmath's arithmetic, derived by hand for each phi."""
     if family == "entropic":
         return mp.expm1(s)
     if family == "quadratic":
@@ -62,10 +62,10 @@ def conjugate(s: Any, family: str, parameter: float | None = None) -> Any:
     return -mp.log(y) if k == 0 else (y ** (k / (k - 1)) - 1) / k
 
 
-def _distribution(m: int, p: Any) -> list[Any]:
-    distribution = [mp.mpf(1)] * m if p is None else [mp.mpf(float(v)) for v in p]
-    total = mp.fsum(distribution)
-    return [v / total for v in distribution]
+def _probabilities(m: int, p: Any) -> list[Any]:
+    q = [mp.mpf(1)] * m if p is None else [mp.mpf(float(v)) for v in p]
+    total = mp.fsum(q)
+    return [v / total for v in q]
 
 
 def primal_objective(
@@ -73,11 +73,11 @@ def primal_objective(
 ) -> Any:
     """sum w_i f_i - eta sum p_i phi(w_i/p_i) at the weights w, divided by their sum."""
     with mp.workdps(DIGITS):
-        distribution = _distribution(len(f), p)
+        ps = _probabilities(len(f), p)
         w = [mp.mpf(float(v)) for v in w]
         total = mp.fsum(w)
         value = mp.mpf(0)
-        for v, x, q in zip(f, w, distribution, strict=True):
+        for v, x, q in zip(f, w, ps, strict=True):
             if x > 0 and not q:
                 return -mp.inf
             if q:
@@ -93,12 +93,12 @@ def dual_objective(
     """mu + eta sum p_i phi*((f_i - mu)/eta)."""
     with mp.workdps(DIGITS):
         mu, e = mp.mpf(mu), mp.mpf(eta)
-        pairs = [(mp.mpf(float(v)), q) for v, q in zip(f, _distribution(len(f), p), strict=True) if q]
+        pairs = [(mp.mpf(float(v)), q) for v, q in zip(f, _probabilities(len(f), p), strict=True) if q]
         return mu + e * mp.fsum(q * conjugate((v - mu) / e, family, parameter) for v, q in pairs)
 
 
 def golden_section(function: Callable[[Any], Any], low: Any, high: Any, *, steps: int) -> tuple[Any, Any]:
-    """The least value of a convex function, and where; where it is infinite at both points, it goes right."""
+    """The minimum of a convex function and its location; it moves right if both probes are infinite."""
     golden = (5**0.5 - 1) / 2
     a, b = high - golden * (high - low), low + golden * (high - low)
     at_a, at_b = function(a), function(b)
@@ -115,14 +115,14 @@ def golden_section(function: Callable[[Any], Any], low: Any, high: Any, *, steps
 
 
 def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Any:
-    """The least value of the dual, by widening an interval and golden section: no theory of mu is used."""
+    """The minimum of the dual, by bracketing and golden section, without any theory of mu."""
     with mp.workdps(DIGITS):
 
         def at(mu: Any) -> Any:
             return dual_objective(f, mu, eta, family, parameter, p)
 
         # phi*(s) is finite for s <= 0, so the dual is finite where mu >= max f.
-        start = mp.mpf(max(float(v) for v, q in zip(f, _distribution(len(f), p), strict=True) if q))
+        start = mp.mpf(max(float(v) for v, q in zip(f, _probabilities(len(f), p), strict=True) if q))
         ends = []
         for side in (-1, 1):
             step, best, ahead = mp.mpf(eta), at(start), at(start + side * mp.mpf(eta))
@@ -134,7 +134,7 @@ def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None
 
 
 def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> float:
-    """The primal optimal value by a general solver of convex programs (cvxpy with Clarabel)."""
+    """The optimal primal value by a general convex solver (cvxpy with Clarabel)."""
     import cvxpy as cp
 
     f, p = np.asarray(f, dtype=float), np.asarray(p, dtype=float)
@@ -162,13 +162,14 @@ def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> f
 def wasserstein_value(values: Any, mass: Any, distance: Any, rho: float) -> float:
     """The largest sum_l P(l) values[l] over distributions P on the places l with W_inf(P, mass) <= rho.
 
-    - `values` (L,): the loss at each place; `mass` (K,): the distribution of the data.
-    - `distance` (K, L): between data points and places. W_inf is at most rho if and only if some plan with
+    - `values` (L,): the loss at each place.
+    - `mass` (K,): the distribution of the data.
+    - `distance` (K, L): between data points and places. W_inf is at most rho if and only if a plan with
       these marginals moves no mass farther than rho.
     """
     f, p, far = np.asarray(values, float), np.asarray(mass, float), np.asarray(distance, float)
     K, L = far.shape
-    moved = np.kron(np.eye(K), np.ones((1, L)))  # the mass that leaves each data point
+    moved = np.kron(np.eye(K), np.ones((1, L)))  # sums the mass that leaves each data point
     bounds = [(0, None if d <= rho else 0) for d in far.ravel()]
     found = linprog(-np.tile(f, K), A_eq=moved, b_eq=p, bounds=bounds, method="highs")
     if not found.success:

@@ -1,4 +1,4 @@
-"""Exact levels of a two-point distribution, and exact risks of two one-dimensional losses, for Section 3.
+"""Exact levels of a two-point distribution, and exact risks of one-dimensional losses, for Section 3.
 
 Nothing here shares code with refimpl.
 """
@@ -22,7 +22,7 @@ class Level(NamedTuple):
 def two_point_level(level: int, q: float, ratio: float) -> Level:
     """The entropic level l at eta = 1: f = B with probability q, else 0; grad f = 1 where f = B, else -1.
 
-    All three are sums over the binomial number of samples at B, in each half for the difference G^l.
+    All three are sums over the binomial number of samples at B (in each half, for the difference G^l).
     """
     n, e = 2**level, np.exp(ratio)
     k = np.arange(n + 1)
@@ -54,7 +54,7 @@ def two_point_limit(q: float, ratio: float) -> tuple[float, float, float]:
 def distance_risk(c: Any, rho: float, eta: float) -> Any:
     """The quadratic risk of |c - b|, b uniform on [-rho, rho], for E|c - b| - min|c - b| <= eta.
 
-    The density is then positive everywhere, and the risk is the mean plus the variance over 2 eta.
+    Under this condition the density is positive, and the risk is the mean plus the variance over 2 eta.
     """
     c = np.abs(np.asarray(c, dtype=float))
     inside = c < rho
@@ -62,7 +62,7 @@ def distance_risk(c: Any, rho: float, eta: float) -> Any:
     square = c**2 + rho**2 / 3
     least = np.where(inside, 0.0, c - rho)
     if np.any(mean - least > eta):
-        raise ValueError("the density vanishes somewhere; expected a larger eta")
+        raise ValueError("eta is too small: the density vanishes somewhere")
     return mean + (square - mean**2) / (2 * eta)
 
 
@@ -75,16 +75,16 @@ def wave_slope(theta: Any, height: float, eta: float) -> Any:
 
 
 def samples_needed(delta: float) -> float:
-    """The least number of signs of mean 3 delta or -3 delta with which a gap of delta can be reached.
+    """The smallest number of signs of mean 3 delta or -3 delta that can give a gap of delta.
 
-    F = -3 delta s theta on [-1, 1], s the unknown sign: a gap is 3 delta times a number from 0 to 2. The best
-    guess of s errs with probability (1 - TV)/2, TV the total variation between the two distributions of n signs, and
-    the mean gap of every method is at least 6 delta times that, over the worse of the two signs.
+    F = -3 delta s theta on [-1, 1] for an unknown sign s, so a gap is 3 delta times a number from 0 to 2. The
+    best guess of s is wrong with probability (1 - TV)/2, where TV is the total variation between the two
+    distributions of n signs. For the worse sign, the mean gap of every method is at least 6 delta (1 - TV)/2.
     """
     mean = min(3 * delta, 0.999)
 
     def least_gap(k: int) -> float:
-        """6 delta (1 - TV)/2 for n = 2 k + 1 signs: TV is one less twice the chance of a wrong majority."""
+        """6 delta (1 - TV)/2 for n = 2 k + 1 signs: (1 - TV)/2 is the probability of a wrong majority."""
         return 6 * delta * float(binom.cdf(k, 2 * k + 1, (1 + mean) / 2))
 
     if least_gap(0) <= delta:

@@ -1,7 +1,7 @@
-"""Slow, independent solutions of the inner problem, in exact or 50-digit arithmetic.
+"""Solutions of the inner problem in exact or 50-digit arithmetic.
 
-Nothing here shares code with refimpl: problems are named by strings, numbers are Python's fractions
-and mpmath's floats, and every method is the plainest that is right.
+Nothing here shares code with refimpl: divergences are named by strings, numbers are fractions or mpmath's
+floats, and every method is the simplest correct one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from phiball.verification.oracles import definitions
 
 
 class Answer(NamedTuple):
-    """The optimal value and one optimal gamma; `unique` says whether it is the only one."""
+    """The optimal value and an optimal gamma; `unique` says whether gamma is unique."""
 
     value: Any
     weights: list[Any]
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 
 def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Answer:
-    """Solve the inner problem for the floats given, taken as exact numbers."""
+    """Solve the inner problem, with floats taken as exact numbers."""
     fs = [Fraction(float(v)) for v in f]
     ps = [Fraction(1, len(fs))] * len(fs) if p is None else [Fraction(float(v)) for v in p]
     total = sum(ps)
@@ -47,7 +47,7 @@ def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = Non
 
 
 def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], family: str, k: Any) -> Answer:
-    """Bisect for mu with the formulas of `definitions`, for a phi that is smooth around 1."""
+    """Bisect for mu by the formulas of `definitions`, for a phi that is smooth around 1."""
     conj: Any = partial(definitions.conjugate, family=family, parameter=k)
     with mp.workdps(definitions.DIGITS):
         fs, e, ps = [_mpf(v) for v in f], _mpf(eta), [_mpf(v) for v in p]
@@ -98,7 +98,7 @@ def _indicator(f: list[Fraction], alpha: Fraction, p: list[Fraction]) -> Answer:
 
 
 def _kinked(f: list[Fraction], width: Fraction, eta: Fraction, p: list[Fraction]) -> Answer:
-    """Moving mass to the top costs `width` a unit, so everything lower than that moves."""
+    """Moving mass to the maximum costs `width` per unit, so all mass at losses up to top - width moves."""
     top = max(v for v, q in zip(f, p, strict=True) if q)
     at_top = sum(q for v, q in zip(f, p, strict=True) if q and v == top)
     moved = sum(q for v, q in zip(f, p, strict=True) if top - v >= width)
@@ -126,16 +126,16 @@ def _entropic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
 
 
 def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> Answer:
-    """Bisect on log y, y = 1 + (k-1) s the base of the power at the largest loss, then polish by secants."""
+    """Find log y by the Illinois method; y = 1 + (k-1) s is the base of the power at the largest loss."""
     top = max(v for v, q in zip(f, p, strict=True) if q)
     charged = [i for i in range(len(f)) if p[i]]
-    # Ratios are y^(1/(k-1)): to hold them beside each other, y takes abs(k - 1) times the digits.
+    # Ratios are y^(1/(k-1)), so y needs abs(k - 1) times as many digits to resolve them all.
     smallest = float(min(p[i] for i in charged))
     extra = int(abs(float(k) - 1) * (20 + abs(mp.log10(smallest)))) + 20
     with mp.workdps(definitions.DIGITS + extra):
         q = 1 / (_mpf(k) - 1)
         u = {i: _mpf((f[i] - top) / eta) for i in charged}
-        distribution = {i: _mpf(p[i]) for i in charged}
+        ps = {i: _mpf(p[i]) for i in charged}
 
         def ratios(log_y: Any) -> dict[int, Any]:
             y = mp.exp(log_y)
@@ -144,14 +144,14 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
 
         def excess(log_y: Any) -> Any:
             x = ratios(log_y)
-            return mp.fsum(distribution[i] * x[i] for i in charged) - 1
+            return mp.fsum(ps[i] * x[i] for i in charged) - 1
 
         # X lies in [1, 1/p(top)].
-        at_top = mp.fsum(distribution[i] for i in charged if f[i] == top)
+        at_top = mp.fsum(ps[i] for i in charged if f[i] == top)
         low, high = mp.mpf(0), -(_mpf(k) - 1) * mp.log(at_top)
         low_e, high_e = excess(low), excess(high)
         side = 0
-        for _ in range(2000):  # Illinois: a bracketing secant
+        for _ in range(2000):
             if high_e == low_e or abs(high - low) <= mp.eps * 100 * (1 + abs(high)):
                 break
             mid = (low * high_e - high * low_e) / (high_e - low_e)
@@ -170,8 +170,8 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
                     low_e /= 2
                 side = 1
         x = ratios(high if abs(high_e) < abs(low_e) else low)
-        total = mp.fsum(distribution[i] * x[i] for i in charged)
-        weights = [distribution[i] * x[i] / total if i in x else mp.mpf(0) for i in range(len(f))]
+        total = mp.fsum(ps[i] * x[i] for i in charged)
+        weights = [ps[i] * x[i] / total if i in x else mp.mpf(0) for i in range(len(f))]
         kk = _mpf(k)
 
         def phi(v: Any) -> Any:
@@ -179,13 +179,13 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
                 return v - 1 - mp.log(v)
             return (v**kk - kk * v + kk - 1) / (kk * (kk - 1))
 
-        cost = mp.fsum(distribution[i] * phi(weights[i] / distribution[i]) for i in charged)
+        cost = mp.fsum(ps[i] * phi(weights[i] / ps[i]) for i in charged)
         value = mp.fsum(weights[i] * _mpf(f[i]) for i in charged) - _mpf(eta) * cost
         return Answer(value, weights, True)
 
 
 def solve_extended(f: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
-    """Value and weights in NumPy's extended precision, under the uniform distribution, for long rows."""
+    """Value and weights of a long row of equally likely losses, in NumPy's extended precision."""
     long = np.longdouble
     g = np.asarray(f, dtype=long)
     top = g.max()
@@ -194,7 +194,7 @@ def solve_extended(f: Any, eta: float, family: str, parameter: float | None = No
     e = long(eta)
     if family == "entropic":
         w = np.exp(g / e)
-        # log of the mean by way of expm1, which keeps its digits when eta is large
+        # log1p of the mean of expm1 avoids cancellation when eta is large
         value = e * np.log1p(np.expm1(g / e).mean())
         return top + value, w / w.sum()
     if family == "quadratic":

@@ -1,4 +1,4 @@
-"""What a policy earns when the next state is moved by a given kernel: a linear system, and no iteration.
+"""The value of a policy when a given kernel perturbs the next state, by solving a linear system.
 
 Nothing here shares code with refimpl.
 """
@@ -12,9 +12,9 @@ import numpy as np
 
 
 def followed(P: Any, r: Any, discount: float, near: Any, policy: Any, kernel: Any, price: Any) -> Any:
-    """Q of an agent that follows `policy` while the state s' is moved to near[s'] by kernel[s', a].
+    """Q of an agent that follows `policy` while kernel[s', a] moves the state s' to near[s'].
 
-    It solves Q(s, a) = r(s, a) + discount sum P(s'|s, a) (sum kernel Q(., policy(s')) + price).
+    Solves Q(s, a) = r(s, a) + discount sum P(s'|s, a) (sum kernel Q(., policy(s')) + price).
     """
     S, A = r.shape
     matrix, cost = np.zeros((S * A, S * A)), np.zeros(S * A)

@@ -1,8 +1,9 @@
-"""The robust risk of a linear model at one example, in 30 digits: nothing here shares code with refimpl.
+"""The robust risk of a linear model at one example, in 30 digits.
 
-Moved uniformly in the ball of radius rho in R^d, the prediction is m + r t with r = rho |theta| and t of
-density proportional to (1 - t^2)^((d-1)/2). Losses and divergences are named by strings; integrals are
-mpmath's, in u = arcsin t, cut wherever the integrand has a kink, and thresholds are bisected.
+If x is uniform on a ball of radius rho in R^d, the prediction is m + r t with r = rho |theta| and t of
+density proportional to (1 - t^2)^((d-1)/2). Losses and divergences are named by strings. Integrals in
+u = arcsin t are mpmath's, split at kinks; thresholds are found by bisection. Nothing here shares code with
+refimpl.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def loss(name: str, z: Any, y: Any) -> Any:
 
 
 def _lowest(name: str, y: Any) -> Any:
-    """Where the loss is least, or where its kink is."""
+    """The minimiser or the kink of the loss."""
     if name == "logistic":
         return y * mp.inf
     if name == "hinge":
@@ -50,7 +51,7 @@ def _bisect(low: Any, high: Any, right: Callable[[Any], bool]) -> Any:
 
 
 class Example:
-    """f(t), the loss of the prediction m + r t, under the distribution of t in dimension d."""
+    """f(t), the loss of the prediction m + r t, and the distribution of t in dimension d."""
 
     def __init__(self, name: str, m: float, r: float, y: float, d: int) -> None:
         self.name, self.m, self.r, self.y, self.d = name, mp.mpf(m), mp.mpf(r), mp.mpf(y), d
@@ -63,7 +64,7 @@ class Example:
         return loss(self.name, self.m + self.r * t, self.y)
 
     def integral(self, g: Function, *cuts: Any) -> Any:
-        """The integral of g(t) cos(u)^d, cut at the turn of the loss and at `cuts`."""
+        """The integral of g(t) cos(u)^d, split at the turn of the loss and at `cuts`."""
         core = 3 / mp.sqrt(self.d + 2)
         points = {mp.asin(t) for t in (self.turn, *cuts)} | {-mp.pi / 2, -core, core, mp.pi / 2}
         ordered = sorted(u for u in points if abs(u) <= mp.pi / 2)
@@ -77,7 +78,7 @@ class Example:
         return self.integral(g, *cuts) / self.total
 
     def above(self, level: Any) -> tuple[Any, Any]:
-        """The t on both sides of the turn where f falls to the level, and rises from it."""
+        """The t on either side of the turn at which f crosses the level."""
         one = mp.mpf(1)
         left = _bisect(-one, self.turn, lambda t: self(t) > level)
         return left, _bisect(self.turn, one, lambda t: self(t) <= level)
@@ -91,7 +92,7 @@ class Example:
 def example_risk(
     name: str, m: float, r: float, y: float, d: int, eta: float, divergence: str, alpha: float = 0.3
 ) -> float:
-    """The robust risk of one example; `alpha` is that of the indicator, or the order of the power."""
+    """The robust risk of one example; `alpha` is the indicator's, or the order of the power."""
     with mp.workdps(DIGITS):
         f, price = Example(name, m, r, y, d), mp.mpf(eta)
         if divergence == "average":
@@ -106,7 +107,7 @@ def example_risk(
             return float(_power_below_one(f, price, mp.mpf(alpha)))
         if divergence == "power":  # phi = (x^k - k x + k - 1)/(k (k - 1)) with k = alpha > 1
             k = mp.mpf(alpha)
-            floor = -price / (k - 1)  # minus what the level is below mu
+            floor = -price / (k - 1)  # the level is mu + floor
 
             def ratio(t: Any, mu: Any) -> Any:
                 return max(mp.mpf(0), 1 + (k - 1) * (f(t) - mu) / price) ** (1 / (k - 1))
@@ -118,7 +119,7 @@ def example_risk(
         if divergence == "indicator":
             mu = _level(lambda s: f.tail(lambda t: mp.mpf(1), s) > alpha, low, high)
             return float(mu + f.tail(lambda t: f(t) - mu, mu) / alpha)
-        # Absolute value and hinge: what lies further below the top than the price is moved there.
+        # Absolute value and hinge: losses more than `width` below the top are raised to top - width.
         width = {"absolute": 2, "hinge": 1}[divergence] * price
         kept = f.tail(lambda t: mp.mpf(1), f.top - width)
         return float(f.tail(f, f.top - width) + (1 - kept) * (f.top - width))
@@ -127,8 +128,8 @@ def example_risk(
 def _power_below_one(f: Example, price: Any, k: Any) -> Any:
     """The risk for the same phi with k < 1, whose worst case may have an atom at the largest loss.
 
-    The multiplier is at least top - eta/(1 - k), the pole; if the mass of the weights is less than one there,
-    an atom has the rest, and the dual value is still right.
+    The multiplier is at least top - eta/(1 - k), the pole. If the weights there have mass less than one, an
+    atom has the remaining mass, and the dual value is still correct.
     """
 
     def base(t: Any, over: Any) -> Any:  # `over` is mu minus the pole
@@ -138,7 +139,7 @@ def _power_below_one(f: Example, price: Any, k: Any) -> Any:
         y = base(t, over)
         return -mp.log(y) if k == 0 else (y ** (k / (k - 1)) - 1) / k
 
-    def short(over: Any) -> Any:  # of one; this power of the mass is almost straight
+    def short(over: Any) -> Any:  # negative if the mass exceeds one; nearly linear
         return f.mean(lambda t: base(t, over) ** (1 / (k - 1))) ** (k - 1) - 1
 
     over = price * mp.mpf(10) ** -40
@@ -148,7 +149,7 @@ def _power_below_one(f: Example, price: Any, k: Any) -> Any:
 
 
 def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:
-    """Where a condition ends: its error enters the value by its square, so half of the digits are enough."""
+    """The largest level at which a condition holds; its error enters the value squared."""
     for _ in range(2 * DIGITS):
         middle = (low + high) / 2
         low, high = (middle, high) if above(middle) else (low, middle)
@@ -158,10 +159,10 @@ def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:
 def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) -> float:
     """The entropic risk of the cross entropy of W (x + b), for b uniform on the ball of radius rho in R^3.
 
-    A product rule in spherical coordinates, in double precision: it knows nothing of subspaces.
+    A product rule in spherical coordinates, in double precision, without reduction to a subspace.
     """
     u, a = np.polynomial.legendre.leggauss(nodes)
-    radius, shell = (1 + u) / 2, a * (1 + u) ** 2  # the density is that of s^2
+    radius, shell = (1 + u) / 2, a * (1 + u) ** 2  # the density is proportional to s^2
     angle = 2 * np.pi * np.arange(2 * nodes) / (2 * nodes)
     s, c, phi = np.meshgrid(radius, u, angle, indexing="ij")
     flat = np.sqrt(1 - c * c)

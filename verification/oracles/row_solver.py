@@ -1,4 +1,4 @@
-"""Many small inner problems at once, all draws of a small distribution, and samples of distributions with known quantiles.
+"""Batches of small inner problems, all draws of a discrete distribution, and order statistics.
 
 Nothing here shares code with refimpl.
 """
@@ -16,7 +16,7 @@ from scipy.special import beta, betainc, wrightomega, xlogy
 
 
 def draws(k: int, n: int) -> Any:
-    """All k^n ways to draw n times from k points: their indices, one way per row."""
+    """The indices of all k^n ways to draw n times from k points, one per row."""
     return np.array(list(product(range(k), repeat=n)))
 
 
@@ -26,7 +26,7 @@ def chances(p: Any, picks: Any) -> Any:
 
 
 def solve_closed_form(rows: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
-    """The value and the weights of each row, by the closed forms of Examples 1 to 5 for a uniform distribution."""
+    """Value and weights of each row of equally likely losses, by the closed forms of Examples 1 to 5."""
     f = np.asarray(rows, dtype=float)
     m = f.shape[-1]
     top = f.max(axis=-1, keepdims=True)
@@ -66,7 +66,7 @@ class StrongPhi(NamedTuple):
     """A strongly convex phi.
 
     - `phi`: its values at x >= 0.
-    - `ratios`: the x at which phi'(x) = s, kept in the domain: the derivative of the conjugate.
+    - `ratios`: the x in the domain at which phi'(x) = s, the derivative of the conjugate.
     - `slope1`: phi'(1).
     """
 
@@ -92,7 +92,7 @@ def square(top: float = inf) -> StrongPhi:
 
 
 def mixture(k: float) -> StrongPhi:
-    """x log x - x + 1 + k (x - 1)^2/2, of which k x + log(k x) = s + k + log k."""
+    """x log x - x + 1 + k (x - 1)^2/2, whose ratio solves k x + log(k x) = s + k + log k."""
     return StrongPhi(
         lambda x: xlogy(x, x) - x + 1 + k * (x - 1) ** 2 / 2,
         lambda s: np.real(wrightomega(s + k + np.log(k))) / k,
@@ -110,12 +110,12 @@ QUARTIC = StrongPhi(lambda x: (x - 1) ** 2 / 2 + (x - 1) ** 4 / 4, _quartic_rati
 
 
 def solve_rows(rows: Any, eta: float, of: StrongPhi) -> Solution:
-    """The solution for each row of equally likely losses: the mean of ratios((f - mu)/eta) is one.
+    """The solution for each row of equally likely losses: mu* at which ratios((f - mu)/eta) has mean one.
 
     mu* lies between min f - eta phi'(1) and max f - eta phi'(1).
     """
     f = np.asarray(rows, dtype=float)
-    # From the largest loss down, so that rounding is relative to the range.
+    # Relative to the largest loss, so that rounding errors are relative to the range.
     top = f.max(axis=-1, keepdims=True)
     g = f - top
     low, high = g.min(axis=-1, keepdims=True) - eta * of.slope1, np.full_like(top, -eta * of.slope1)
@@ -136,7 +136,7 @@ def solve_rows(rows: Any, eta: float, of: StrongPhi) -> Solution:
 
 
 def order_means(u: Any, x: Any, n: int) -> Any:
-    """The means of n order statistics of the distribution whose quantile function is linear between the (u, x)."""
+    """The means of n order statistics, for a quantile function that is linear between the points (u, x)."""
     u, x = np.asarray(u, dtype=float), np.asarray(x, dtype=float)
     i = np.arange(1, n + 1)[:, None]
     # E min(U_(i), u), U_(i) of the Beta(i, n + 1 - i) distribution
@@ -145,7 +145,7 @@ def order_means(u: Any, x: Any, n: int) -> Any:
 
 
 def average_value_at_risk(u: Any, x: Any, alpha: float) -> float:
-    """AV@R of the distribution with this quantile function: the mean of its quantiles above 1 - alpha."""
+    """AV@R of the distribution with this quantile function: the mean of the quantiles above 1 - alpha."""
     u, x = np.asarray(u, dtype=float), np.asarray(x, dtype=float)
     inside = u > 1 - alpha
     t = np.concatenate([[1 - alpha], u[inside]])
@@ -166,9 +166,9 @@ def _nodes() -> tuple[Any, Any]:
 
 
 def hinge_bias(n: int, d: int, eta: float) -> float:
-    """F - F^n of the hinge, for f = b_1, b uniform on the unit ball of R^d, and n >= 2 points of it.
+    """F - F^n of the hinge, for f = b_1 at n >= 2 uniform points b of the unit ball of R^d.
 
-    F = E max(f, 1 - eta), and F^n = E max(f_1, M - eta) with M the largest of the n: an integral over M.
+    F = E max(f, 1 - eta), and F^n = E max(f_1, M - eta), where M is the largest of the n: an integral over M.
     """
 
     def upper(c: Any, M: Any) -> Any:

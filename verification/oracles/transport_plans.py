@@ -1,8 +1,8 @@
 """The primal of the causal problem of Section 6.3 on finite supports, as a program over transport plans.
 
-A plan is pi[k, j, l]: the mass that moves from (x_k, z_j) to (x'_l, z_j). Nothing here uses the paper's
-duality, and nothing is shared with refimpl: the plan, its marginal, the causal constraint and the penalty
-are written as they are defined, and handed to a conic solver.
+A plan is pi[k, j, l]: the mass that moves from (x_k, z_j) to (x'_l, z_j). The plan, its marginal, the causal
+constraint and the penalty are written as defined, without the paper's duality, and passed to a conic solver.
+Nothing here shares code with refimpl.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class TransportPlan(NamedTuple):
-    """The optimal value, and a plan pi[k, j, l] that attains it."""
+    """The optimal value, and an optimal plan pi[k, j, l]."""
 
     value: float
     plan: Any
@@ -28,7 +28,7 @@ def causal_plan(
     - `cost` (L, J): Psi(f(x'_l), z_j).
     - `joint` (K, J): P(x_k, z_j).
     - `reference` (K, L): nu_k(x'_l), zero where x'_l is farther than rho from x_k; pi_0 = joint nu.
-    - `penalty`: "none" (a linear program), "entropic" (exponential cones) or "quadratic" (a quadratic one).
+    - `penalty`: "none" (a linear program), "entropic" (exponential cones) or "quadratic".
     - `causal`: whether x' must be independent of z given x.
     """
     cost, joint, nu = np.asarray(cost, float), np.asarray(joint, float), np.asarray(reference, float)
@@ -40,7 +40,7 @@ def causal_plan(
     for k in range(K):
         start = np.outer(joint[k], nu[k])  # pi_0 given k
         constraints.append(cp.sum(pi[k], axis=1) == joint[k])
-        if np.any(start == 0):  # no variables at all are not a constraint to older versions of cvxpy
+        if np.any(start == 0):  # older versions of cvxpy reject an empty constraint
             constraints.append(pi[k][start == 0] == 0)
         if causal:
             # P(x', z | x) = P(x' | x) P(z | x), multiplied out.

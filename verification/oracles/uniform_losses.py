@@ -1,4 +1,4 @@
-"""Closed forms of the inner problem for f uniform on [0, G], for f with an atom, and for volumes of balls.
+"""Closed forms for f uniform on [0, G], f with an atom, and volumes of balls; quadrature on [0, 1].
 
 Nothing here shares code with refimpl.
 """
@@ -48,21 +48,21 @@ def largest_density(eta: float, family: str, G: float = 1.0) -> float:
 
 
 def missing_with_atom(eta: float, q: float, family: str) -> float:
-    """max f - R for f = 1 with probability q and 0 otherwise; eta at most q, 1/2 and 1 for the last three."""
+    """max f - R for f = 1 with probability q, else 0; eta is at most q, 1/2, 1 for the last three."""
     if family == "entropic":
         return -eta * log1p((1 - q) * expm1(-1 / eta))
     if family == "quadratic":
         return eta * (1 / q - 1) / 2
     if family in ("absolute", "hinge"):
         return (2 if family == "absolute" else 1) * eta * (1 - q)
-    raise ValueError(f"family is {family!r}; expected one that is consistent")
+    raise ValueError(f"family is {family!r}; expected entropic, quadratic, absolute or hinge")
 
 
 def graded(breaks: tuple[float, ...] = (), levels: int = 46, degree: int = 20) -> tuple[Any, Any]:
-    """Nodes and weights for U[0, 1] that are fine near 1: Gauss-Legendre between 1 - 2^-j and `breaks`.
+    """Nodes and weights for U[0, 1], refined near 1: Gauss-Legendre between 1 - 2^-j and `breaks`.
 
-    It integrates exp((x - 1)/eta) to rounding for every eta from 1e-12 on, and what is smooth
-    except at the breaks.
+    Integrates exp((x - 1)/eta) to rounding for every eta >= 1e-12, and functions that are smooth except at
+    the breaks.
     """
     ends = sorted({0.0, *(1 - 2.0**-j for j in range(1, levels)), 1.0, *(b for b in breaks if 0 < b < 1)})
     t, w = np.polynomial.legendre.leggauss(degree)
@@ -72,7 +72,7 @@ def graded(breaks: tuple[float, ...] = (), levels: int = 46, degree: int = 20) -
 
 
 def dyadic(levels: int = 160, degree: int = 20) -> tuple[Any, Any]:
-    """Nodes and weights for U[0, 1] that are fine near 0, where powers of u are integrated to rounding."""
+    """Nodes and weights for U[0, 1], refined near 0, that integrate powers of u to rounding."""
     t, w = np.polynomial.legendre.leggauss(degree)
     low = np.array([*(2.0**-j for j in range(1, levels)), 0.0])[:, None]
     high = np.array([2.0**-j for j in range(levels)])[:, None]
@@ -80,7 +80,7 @@ def dyadic(levels: int = 160, degree: int = 20) -> tuple[Any, Any]:
 
 
 def volume(norm: float, radius: float, d: int) -> Any:
-    """The volume of a ball in R^d by the three textbook formulas."""
+    """The volume of a ball in R^d, by the textbook formulas for the norms 1, 2 and inf."""
     rho = mp.mpf(radius)
     if norm == 1:
         return (2 * rho) ** d / mp.factorial(d)

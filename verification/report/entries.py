@@ -56,8 +56,8 @@ class Entry(Generic[Line]):
     def severity(self) -> tuple[bool, int, int, bool]:
         """The sort key of the table: whether it differs from the record, consequence, kind, verdict."""
         differs = any(line.verdict is not line.recorded for line in self.lines)
-        worst = self.assessments[0].severity if self.assessments else (-1, -1)
-        return (differs, *worst, self.status != Verdict.HOLDS)
+        consequence, kind = self.assessments[0].severity if self.assessments else (-1, -1)
+        return differs, consequence, kind, self.status != Verdict.HOLDS
 
 
 def entries(lines: Iterable[Line]) -> list[Entry[Line]]:

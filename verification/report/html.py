@@ -22,7 +22,7 @@ from phiball.verification.report.math import formula, prose
 from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.plots import figure
 from phiball.verification.report.quotes import quote_html
-from phiball.verification.report.theorems import Answer, theorems
+from phiball.verification.report.theorems import HoldsAsPrinted, theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
 
 # The CSS class and the sign of each status and of each answer.
@@ -38,12 +38,12 @@ _LOOKS = {
     Verdict.REFUTED.value: ("false", "✗"),
     Verdict.UNCHECKED.value: ("open", "\N{EN DASH}"),
     Verdict.UNDECIDED.value: ("undecided", "!"),
-    Answer.YES.value: ("holds", "✓"),
-    Answer.CONSTANT.value: ("constant", "≠"),
-    Answer.CORRECTED.value: ("assumption", "✎"),
-    Answer.ASSUMPTION.value: ("assumption", "+"),
-    Answer.NO.value: ("false", "✗"),
-    Answer.UNDECIDED.value: ("undecided", "!"),
+    HoldsAsPrinted.YES.value: ("holds", "✓"),
+    HoldsAsPrinted.CONSTANT.value: ("constant", "≠"),
+    HoldsAsPrinted.CORRECTED.value: ("assumption", "✎"),
+    HoldsAsPrinted.ASSUMPTION.value: ("assumption", "+"),
+    HoldsAsPrinted.NO.value: ("false", "✗"),
+    HoldsAsPrinted.UNDECIDED.value: ("undecided", "!"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The opening of the report: what stands, what has to change, and what only needs better wording."""
+"""The opening of the report: the results that stand, and the corrections by consequence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDING = {
     Kind.IMPRECISE: "imprecise sentences",
     Kind.ASSUMPTION: "assumptions left implicit, such as continuity of the loss",
     Kind.CONSTANT: "constants",
-    Kind.FALSE: "side remarks",
+    Kind.FALSE: "an output that nothing else uses",
     Kind.OPEN: "experiments described too briefly to be repeated",
 }
 
@@ -51,10 +51,11 @@ class Overview(NamedTuple):
 
 
 def overview(lines: Sequence[Line], paper: Paper = THIS) -> Overview:
-    """The opening of the report; `stands` is empty unless all claims on this paper were run."""
+    """The opening of the report; `stands` is empty unless all claims on this paper have their verdicts."""
     found = of_the_paper(lines)
     chosen = [(consequence, _corrections(found, consequence)) for consequence in TITLES]
-    complete = {claim.id for claim in all_claims() if claim.section != BEYOND} <= {line.id for line in lines}
+    known = {claim.id for claim in all_claims() if claim.section != BEYOND}
+    complete = known <= {line.id for line in lines if line.verdict is line.recorded}
     return Overview(
         STANDS if paper is THIS and complete else "",
         {consequence: members for consequence, members in chosen if members},

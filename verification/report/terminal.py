@@ -13,7 +13,7 @@ from rich.text import Text
 
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.paper import Paper
+from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import of_the_paper
 from phiball.verification.report.overview import overview
@@ -40,7 +40,7 @@ _COLUMNS = ((WORDS["verdict"], 20), (WORDS["examples"], 10), (WORDS["seconds"], 
 
 
 @dataclass
-class Table:
+class ResultTable:
     """A table of results above a progress bar; a context manager.
 
     It has a row for every claim if `verbose`; otherwise one for every section, and for every claim whose
@@ -54,7 +54,7 @@ class Table:
     _progress: Progress = field(init=False)
     _section: list[Result] = field(init=False, default_factory=list)
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> ResultTable:
         self._progress = Progress(
             TextColumn("{task.description}", style="dim"),
             BarColumn(bar_width=24),
@@ -124,20 +124,19 @@ def _wrapped(console: Console, text: Text, indent: int) -> None:
 
 
 def print_summary(results: list[Result], console: Console, paper: Paper = THIS) -> None:
-    """Print the totals and, for a complete run, whether each theorem holds as printed."""
-    opening = overview(results, paper)
-    listed = theorems(of_the_paper(results), paper) if opening.stands else []
+    """Print the totals, and whether each theorem holds as printed."""
     if total := totals(results):
         console.print()
-        _wrapped(console, Text(f"{total}. {opening.stands}".strip()), 0)
-    if listed:
+        _wrapped(console, Text(f"{total}. {overview(results, paper).stands}".strip()), 0)
+    if listed := theorems(of_the_paper(results), paper):
         console.print()
         _wrapped(console, Text(f"{'':<62}holds as printed?", style="bold"), 0)
     for theorem in listed:
         name = f"{theorem.item.name} {theorem.item.title}"[:60]
         _wrapped(console, Text(f"{name:<62}{theorem.answer}"), 0)
     console.print()
-    for text in filter(None, (*counts(results), all_mutants(results), false_alarm(results))):
+    of_paper = [result for result in results if result.section != BEYOND]
+    for text in filter(None, (*counts(of_paper), all_mutants(results), false_alarm(results))):
         _wrapped(console, Text(text), 0)
 
 

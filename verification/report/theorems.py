@@ -15,10 +15,10 @@ from phiball.verification.report.entries import Entry, Line, rows
 _NAMES = ("Theorem", "Proposition", "Lemma", "Corollary")
 
 
-class Answer(StrEnum):
+class HoldsAsPrinted(StrEnum):
     """The answer to "does it hold as printed?", from best to worst.
 
-    >>> Answer.ASSUMPTION.value
+    >>> HoldsAsPrinted.ASSUMPTION.value
     'with one more assumption'
     """
 
@@ -32,19 +32,19 @@ class Answer(StrEnum):
 
 
 _BY_KIND = {
-    Kind.MISPRINT: Answer.YES,
-    Kind.IMPRECISE: Answer.YES,
-    Kind.OPEN: Answer.OPEN,
-    Kind.ASSUMPTION: Answer.ASSUMPTION,
-    Kind.CONSTANT: Answer.CONSTANT,
-    Kind.FALSE: Answer.NO,
+    Kind.MISPRINT: HoldsAsPrinted.YES,
+    Kind.IMPRECISE: HoldsAsPrinted.YES,
+    Kind.OPEN: HoldsAsPrinted.OPEN,
+    Kind.ASSUMPTION: HoldsAsPrinted.ASSUMPTION,
+    Kind.CONSTANT: HoldsAsPrinted.CONSTANT,
+    Kind.FALSE: HoldsAsPrinted.NO,
 }
 _BY_VERDICT = {
-    Verdict.HOLDS: Answer.YES,
-    Verdict.CORRECTED: Answer.CORRECTED,
-    Verdict.REFUTED: Answer.NO,
-    Verdict.UNCHECKED: Answer.OPEN,
-    Verdict.UNDECIDED: Answer.UNDECIDED,
+    Verdict.HOLDS: HoldsAsPrinted.YES,
+    Verdict.CORRECTED: HoldsAsPrinted.CORRECTED,
+    Verdict.REFUTED: HoldsAsPrinted.NO,
+    Verdict.UNCHECKED: HoldsAsPrinted.OPEN,
+    Verdict.UNDECIDED: HoldsAsPrinted.UNDECIDED,
 }
 
 
@@ -58,7 +58,7 @@ class Theorem(Generic[Line]):
     """
 
     item: Item
-    parts: dict[Answer, str]
+    parts: dict[HoldsAsPrinted, str]
     corrections: tuple[tuple[str, str, str], ...]
     wording: tuple[str, ...]
     proof: tuple[str, ...]
@@ -90,19 +90,19 @@ def theorems(found: Sequence[Entry[Line]], paper: Paper) -> list[Theorem[Line]]:
     ]
 
 
-def answer_of(entry: Entry[Line]) -> Answer:
+def answer_of(entry: Entry[Line]) -> HoldsAsPrinted:
     """Whether a sentence holds as printed, by its verdict and its assessment."""
     if any(line.verdict is not line.recorded for line in entry.lines):
-        return Answer.UNDECIDED
+        return HoldsAsPrinted.UNDECIDED
     return _BY_KIND[entry.kind] if entry.kind else _BY_VERDICT[entry.head.verdict]
 
 
 def _theorem(item: Item, statement: Sequence[Entry[Line]], asides: Sequence[Entry[Line]]) -> Theorem[Line]:
-    by_answer: dict[Answer, list[Entry[Line]]] = {}
+    by_answer: dict[HoldsAsPrinted, list[Entry[Line]]] = {}
     for entry in statement:
         by_answer.setdefault(answer_of(entry), []).append(entry)
     several = len(by_answer) > 1
-    order = sorted(by_answer, key=list(Answer).index, reverse=True)
+    order = sorted(by_answer, key=list(HoldsAsPrinted).index, reverse=True)
     return Theorem(
         item,
         {answer: _parts(item, by_answer[answer]) if several else "" for answer in order},
@@ -110,9 +110,9 @@ def _theorem(item: Item, statement: Sequence[Entry[Line]], asides: Sequence[Entr
             (_part(item, entry), _correction(entry), entry.head.id)
             for answer in order
             for entry in by_answer[answer]
-            if answer is not Answer.YES
+            if answer is not HoldsAsPrinted.YES
         ),
-        tuple(e.head.id for e in by_answer.get(Answer.YES, []) if e.kind),
+        tuple(e.head.id for e in by_answer.get(HoldsAsPrinted.YES, []) if e.kind),
         tuple(e.head.id for e in asides if e.kind),
     )
 

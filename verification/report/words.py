@@ -39,7 +39,7 @@ MEANINGS = {
     Verdict.UNDECIDED: "the run did not reach a verdict",
 }
 KINDS = {
-    Kind.MISPRINT: "a slip; the context shows what is meant",
+    Kind.MISPRINT: "a slip; the intended reading is clear from the context",
     Kind.IMPRECISE: "ambiguous or incomplete wording",
     Kind.OPEN: "the paper does not give enough detail for a check",
     Kind.ASSUMPTION: "true under an assumption that is not stated",
@@ -241,7 +241,7 @@ def false_alarm(results: list[Result]) -> str:
     return f"{count} statistical; the probability of a false alarm in a run is at most {chance}"
 
 
-def difference(result: Result) -> str:
+def verdict_difference(result: Result) -> str:
     """Why the verdict differs from the recorded one; empty if it does not."""
     if result.as_recorded:
         return ""
@@ -267,7 +267,7 @@ def remarks(result: Result) -> dict[str, str]:
     texts[WORDS["reason"]] = result.reason
     if result.reason:
         texts[WORDS["note"]] = result.note
-    texts["DIFFERS"] = difference(result)
+    texts["DIFFERS"] = verdict_difference(result)
     if not result.as_recorded or result.verdict is Verdict.REFUTED:
         texts[WORDS["found"]] = result.found
     texts[WORDS["error"]] = result.error

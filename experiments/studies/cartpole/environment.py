@@ -1,8 +1,8 @@
-"""The cart and pole of Section 6.2, and Q-learning on it, compiled.
+"""The cart-pole problem of Section 6.2, and compiled Q-learning on it.
 
-The dynamics are those of gymnasium's CartPole, in double precision and without its rounding of what the agent
-sees to single. A state is (position, velocity, angle, angular velocity); an episode ends when the cart leaves
-+-2.4 or the pole leans by more than 12 degrees, and each step is worth 1. Action 1 pushes right, 0 left.
+The dynamics are those of gymnasium's CartPole, in double precision and without rounding observations to
+single. A state is (position, velocity, angle, angular velocity). An episode ends when the cart leaves +-2.4
+or the pole leans by more than 12 degrees; each step has reward 1. Action 1 pushes right, 0 left.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ START = 0.05  # an episode begins with each coordinate uniform on +-START
 
 @dataclass(frozen=True)
 class Physics:
-    """What the perturbed problems change; `length` is half the pole's."""
+    """The physical parameters that problems vary; `length` is half the length of the pole."""
 
     gravity: float = 9.8
     mass: float = 0.1
     length: float = 0.5
 
     def numbers(self) -> tuple[float, float, float]:
-        """For the kernels."""
+        """The parameters as a tuple for the kernels."""
         return self.gravity, self.mass, self.length
 
 
 @dataclass(frozen=True)
 class Backup:
-    """How a landing is valued: the radius in each coordinate (zero is the regular update), eta, maximum."""
+    """The update rule: the radius in each coordinate (zero is the regular update), eta and maximum."""
 
     radius: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     eta: float = 1.0
@@ -46,7 +46,7 @@ class Backup:
 
 @compiled()
 def move(state: Any, action: int, physics: tuple[float, float, float]) -> bool:
-    """Take one step, in place of `state` (4,); True if the episode ends there."""
+    """Advance `state` (4,) in place by one step; True if the episode ends."""
     gravity, mass, length = physics
     x, v, angle, spin = state
     total, pole = mass + CART, mass * length
@@ -99,7 +99,7 @@ def _learn(
             a = int(2 * numbers[k, t, 1]) if numbers[k, t, 0] < epsilons[k] else _greedy(Q, s)
             over = move(state, a, physics)
             target = 1.0
-            if not over:  # a step that is the last for its number only does not end the problem
+            if not over:  # truncation at the cap does not end the episode
                 n = perturbed(state, low, width, bins, radius, index, weight)
                 target += discount * landing_value(Q, index[:n], weight[:n], eta, inside)
             Q[s, a] = (1.0 - alphas[k]) * Q[s, a] + alphas[k] * target
@@ -136,14 +136,14 @@ def learn(
     numbers: Any,
     physics: Physics,
 ) -> Any:
-    """Learn from one episode after the other, in place of the table Q (states, 2): the lengths (episodes,).
+    """Update the table Q (states, 2) in place over the episodes; returns their lengths (episodes,).
 
-    - `schedules`: alpha and epsilon of each episode, (episodes,) both.
-    - `starts` (episodes, 4): first states.
-    - `numbers` (episodes, cap, 2): uniform numbers that say whether to explore, and where to. Being of an
-      episode and a step, they are the same for whatever is compared, however long its episodes are.
+    - `schedules`: the step size and epsilon of each episode, both (episodes,).
+    - `starts` (episodes, 4): initial states.
+    - `numbers` (episodes, cap, 2): uniform numbers that decide whether to explore, and which action. They are
+      indexed by episode and step, so that methods share them whatever the lengths of their episodes.
 
-    An episode that is cut off at the cap is valued as if it went on.
+    An episode that is truncated at the cap is bootstrapped as if it continued.
     """
     room = prod(
         min(n, ceil(2 * (r / h)) + 1) for n, r, h in zip(grid.bins, backup.radius, grid.width, strict=True)
@@ -163,7 +163,7 @@ def learn(
 
 
 def play(Q: Any, grid: Grid, starts: Any, cap: int, physics: Physics) -> Any:
-    """The lengths (episodes,) of episodes in which the best action by Q is taken, cut off at `cap`."""
+    """The lengths (episodes,) of episodes under the greedy policy of Q, truncated at `cap`."""
     lengths = np.zeros(len(starts), np.int64)
     _play(Q, _arrays(grid), starts, cap, physics.numbers(), lengths)
     return lengths

@@ -1,4 +1,4 @@
-"""The tables, the figure and the findings of the study of the cart and pole."""
+"""Tables, figure and findings of the cart-pole study."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 METHODS = ("regular", "outside", "inside")
 PLACES = ("original", "heavy", "short", "strong g")
 WINDOW = 20  # training episodes in one point of a curve
-SHOWN = ("original", "strong g")  # of other tables of states: the easiest and the hardest
-STYLES = {  # colour, distinct to all readers, and label
+SHOWN = ("original", "strong g")  # problems shown for other grids: the easiest and the hardest
+STYLES = {  # colour-blind-safe colours, and labels
     "regular": ("#555555", "regular"),
     "outside": ("#0072B2", "robust, maximum outside (paper)"),
     "inside": ("#D55E00", "robust, maximum inside"),
@@ -25,7 +25,7 @@ STYLES = {  # colour, distinct to all readers, and label
 
 
 def returns(table: Table, method: str, place: str, at: tuple[str, float] | None = None) -> Any:
-    """The returns of all trials of a method; `at` is a table and its initial value (main)."""
+    """The returns of all trials of a method; `at` is a grid and an initial value, main by default."""
     at = at or _main(table)
     rows = [row["returns"] for row in table.rows if (row["table"], row["initial"]) == at]
     return np.array([value for row in rows for value in row[method][place]])
@@ -36,20 +36,20 @@ def _main(table: Table) -> tuple[str, float]:
 
 
 def methods_by(table: Table, what: str) -> dict[float, str]:
-    """The name of the method for each value of rho or eta, the main one included."""
+    """The name of the method for each value of rho or eta, including the main one."""
     main = getattr(table.config, what)
     values = sorted({main, *getattr(table.config, f"{what}s")})
     return {value: "outside" if value == main else f"{what} {value:g}" for value in values}
 
 
 def curves_of(table: Table, method: str) -> Any:
-    """Training lengths on the main table (trials, windows)."""
+    """Training lengths (trials, windows) on the main grid."""
     rows = [row for row in table.rows if (row["table"], row["initial"]) == _main(table)]
     return np.array([trial for row in rows for trial in row["lengths"][method]])
 
 
 def tables_of(table: Table) -> list[tuple[str, float]]:
-    """Every table and initial value: by the initial value, then from coarse to fine."""
+    """All pairs of grid and initial value: by initial value, then from coarse to fine."""
 
     def rank(at: tuple[str, float]) -> tuple[float, int]:
         return at[1], prod(int(n) for n in at[0].split("x"))
@@ -63,7 +63,7 @@ def mean_error(values: Any) -> float:
 
 
 def draw(table: Table) -> dict[str, Figure]:
-    """`training`: the lengths of training episodes."""
+    """The figure `training`: the lengths of training episodes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.4), layout="constrained")
@@ -96,7 +96,7 @@ def _plus_minus(values: Any, sign: str = "") -> str:
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """The paper's table with ours beside it; other radii and prices; other tables and initial values."""
+    """Returns beside the paper's; other radii and prices; other grids and initial values."""
     return [_returns(table), _sweep(table), _q_tables(table)]
 
 
@@ -118,8 +118,8 @@ def _returns(table: Table) -> ReportTable:
         "Returns",
         ("problem", "paper: regular", "paper: robust", "regular", "robust", "maximum inside", *compared),
         lines,
-        f"Means over {count} trials and their standard errors; differences are within a trial. The paper has "
-        f"{PAPER_TRIALS} trials and does not say what its error bars are. Episodes are cut off at "
+        f"Means over {count} trials ± standard errors; differences are within a trial. The paper has "
+        f"{PAPER_TRIALS} trials and does not define its error bars. Episodes are truncated at "
         f"{table.config.eval_cap} steps.",
     )
 
@@ -132,7 +132,7 @@ def _sweep(table: Table) -> ReportTable:
         (name, *(_plus_minus(returns(table, method, place)) for place in PLACES))
         for name, method in named.items()
     ]
-    note = "Robust, the maximum outside; rho counts cells of the table."
+    note = "Robust, with the maximum outside; rho is in grid cells."
     return ReportTable("Radius and price", ("method", *PLACES), lines, note)
 
 
@@ -147,11 +147,11 @@ def _q_tables(table: Table) -> ReportTable:
         for at in tables_of(table)
     ]
     columns = (f"{place}: {name}" for place in SHOWN for name in ("regular", "robust", "inside"))
-    return ReportTable("Tables and initial values", ("table", "initial", "trials", *columns), lines)
+    return ReportTable("Grids and initial values", ("grid", "initial", "trials", *columns), lines)
 
 
 def findings(table: Table) -> list[str]:
-    """How long training episodes are, and in how many problems robust returns are higher."""
+    """The problems in which robust returns are higher, and the lengths of training episodes."""
     gains = [returns(table, "outside", place) - returns(table, "regular", place) for place in PLACES]
     higher = sum(np.mean(gain) > 2 * mean_error(gain) for gain in gains)
     regular, robust = (np.mean(curves_of(table, method)) for method in ("regular", "outside"))

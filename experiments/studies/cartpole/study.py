@@ -1,14 +1,14 @@
-"""Robust Q-learning on a cart and pole (Section 6.2).
+"""Robust Q-learning on the cart-pole problem (Section 6.2).
 
-A table of values is learned on the original problem, by the regular update, by the paper's (the maximum over
-actions outside the soft minimum) and by the one with the maximum inside; the best actions by each table are
-then taken in the original problem and in three with other physics. The methods of a trial share every random
-number. The expectation over the perturbed state is a finite sum, exact: nothing is sampled.
+A Q-table is learned on the original problem by three updates: the regular one, the paper's (with the maximum
+over actions outside the soft minimum), and the one with the maximum inside. Its greedy policy is then run in
+the original problem and in three with other physics. The methods of a trial share all random numbers. The
+expectation over the perturbed state is an exact finite sum.
 
-The paper's update is an infimum over perturbations, and has the right sign; the supremum in its text would be
-an optimist's. It leaves open the table, the discount, both schedules, the initial values, rho and what it
-counts, eta, the number of episodes, and what an episode that is cut off is worth (here, as if it went on).
-Its training episodes are capped at 400 steps and its returns exceed that: both caps are options.
+The paper's update is an infimum over perturbations, which has the right sign; the supremum in its text would
+be optimistic. The paper does not state the grid, the discount, the schedules, the initial values, rho and its
+unit, eta, the number of episodes, or the value of a truncated episode (bootstrapped here). Its training
+episodes are capped at 400 steps, which its returns exceed: both caps are options.
 """
 
 from __future__ import annotations
@@ -30,39 +30,41 @@ from phiball.experiments.studies.cartpole.report import METHODS, PLACES, WINDOW
 from phiball.refimpl.qlearning import Grid, Maximum
 from phiball.refimpl.qlearning.bellman import valid_discount
 
-CHUNK = 5 * WINDOW  # episodes whose random numbers are in memory at a time
+CHUNK = 5 * WINDOW  # episodes whose random numbers are drawn at a time
 
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
     """The parameters of the study."""
 
-    trials: int = option(80, "Tables learned by each method; the paper has 10.", least=2)
-    others: int = option(40, "Trials for each other table and initial value.", least=2)
-    batch: int = option(10, "Trials per task of the run.")
+    trials: int = option(80, "Tables learned by each method; 10 in the paper.", least=2)
+    others: int = option(40, "Trials for each other grid and initial value.", least=2)
+    batch: int = option(10, "Trials per task.")
     episodes: int = option(2000, "Training episodes.")
-    train_cap: int = option(400, "Steps after which a training episode is cut off.")
-    eval_cap: int = option(500, "Steps after which an episode of the evaluation is cut off.")
-    evaluations: int = option(20, "Episodes in which a learned table is evaluated, in each physics.")
-    bins: tuple[int, ...] = option((1, 1, 6, 12), "Cells of the table for x, x', angle and its speed.")
-    reach: tuple[float, ...] = option((2.4, 3.0, 0.2094, 3.5), "The table spans +- this.")
+    train_cap: int = option(400, "Steps after which a training episode is truncated.")
+    eval_cap: int = option(500, "Steps after which an evaluation episode is truncated.")
+    evaluations: int = option(20, "Evaluation episodes of a learned table in each problem.")
+    bins: tuple[int, ...] = option(
+        (1, 1, 6, 12), "Grid cells for position, velocity, angle and angular velocity."
+    )
+    reach: tuple[float, ...] = option((2.4, 3.0, 0.2094, 3.5), "The grid spans +- this.")
     discount: float = option(0.99, "Discount factor.", least=0)
-    initial: float = option(0.0, "The initial value of every entry of the table.", least=-inf)
+    initial: float = option(0.0, "The initial value of all table entries.", least=-inf)
     alpha: tuple[float, ...] = option(
         (0.5, 0.002, 0.05), "Step size: first, decay per episode, last.", least=0
     )
     epsilon: tuple[float, ...] = option(
         (1.0, 0.0025, 0.01), "Exploration: first, decay per episode, last.", least=0
     )
-    rho: float = option(0.25, "Radius of the ball around a state, in cells of the table.")
+    rho: float = option(0.25, "Radius of the ball around a state, in grid cells.")
     eta: float = option(1.0, "Price of the divergence.")
     rhos: tuple[float, ...] = option((0.125, 0.25, 0.5, 1.0), "Other radii to try.")
     etas: tuple[float, ...] = option((0.1, 1.0, 10.0, 100.0), "Other prices to try.")
     grids: tuple[str, ...] = option(
-        ("1x1x3x6", "1x1x6x12", "1x1x12x24", "2x2x6x12", "4x4x6x12", "4x4x10x10"), "Other tables to try."
+        ("1x1x3x6", "1x1x6x12", "1x1x12x24", "2x2x6x12", "4x4x6x12", "4x4x10x10"), "Other grids to try."
     )
     initials: tuple[float, ...] = option(
-        (0.0, 100.0), "Initial values to try on each of these tables.", least=-inf
+        (0.0, 100.0), "Initial values to try on each of these grids.", least=-inf
     )
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class Config(StudyConfig):
 
     @property
     def table(self) -> str:
-        """The name of the main table."""
+        """The name of the main grid."""
         return "x".join(map(str, self.bins))
 
 
@@ -103,14 +105,14 @@ SCALES = {
 }
 
 
-# The physics of the evaluation.
+# The problems of the evaluation.
 PROBLEMS = dict(
     zip(PLACES, (Physics(), Physics(mass=0.2), Physics(length=0.25), Physics(gravity=49.0)), strict=True)
 )
 
 
 def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
-    """The methods by name; those of other radii and prices too, if `sweep`."""
+    """The methods by name; with `sweep`, also other radii and prices."""
 
     def robust(rho: float, eta: float, maximum: Maximum = Maximum.OUTSIDE) -> Backup:
         return Backup(tuple(rho * h for h in grid.width), eta, maximum)
@@ -124,14 +126,14 @@ def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
 
 
 def _methods(config: Config, task: Task) -> tuple[Grid, dict[str, Backup]]:
-    """The grid of a task, and the methods that learn on it: all of them on the main one."""
+    """The grid of a task, and the methods that learn on it: with the sweep on the main grid."""
     bins = tuple(int(n) for n in task["table"].split("x"))
     grid = Grid(tuple(-r for r in config.reach), config.reach, bins)
     return grid, backups(config, grid, (task["table"], task["initial"]) == (config.table, config.initial))
 
 
 def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup], rng: Rng) -> Any:
-    """Mean returns by physics, and training lengths averaged over chunks of episodes, by method."""
+    """Mean returns by problem, and training lengths averaged over windows of episodes, by method."""
     like = np.empty(0)
     Q = {name: np.full((grid.n_states, 2), float(initial)) for name in methods}
     lengths: dict[str, list[float]] = {name: [] for name in methods}
@@ -162,10 +164,10 @@ def _decayed(schedule: tuple[float, ...], k: Any) -> Any:
 
 
 class CartPoleStudy(Study[Config]):
-    """Batches of trials on the main table, and on each pair of another table and an initial value."""
+    """Batches of trials on the main grid, and on each pair of another grid and initial value."""
 
     name = "cartpole"
-    title = "Robust Q-learning on a cart and pole (Section 6.2)."
+    title = "Robust Q-learning on the cart-pole problem (Section 6.2)."
     scales = SCALES
     draw = staticmethod(report.draw)
     tables = staticmethod(report.tables)
@@ -182,11 +184,11 @@ class CartPoleStudy(Study[Config]):
         ]
 
     def work(self, config: Config, task: Task) -> float:
-        """Return about how long a task takes, in tables that are learned."""
+        """Return the approximate cost of a task, in learned tables."""
         return float(task["trials"] * len(_methods(config, task)[1]))
 
     def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
-        """Return the mean return per learned table and physics, and the lengths of the training episodes."""
+        """Return the mean return per learned table and problem, and the lengths of the training episodes."""
         grid, methods = _methods(config, task)
         sources = rng.spawn(task["trials"])
         trials = [_trial(config, grid, task["initial"], methods, source) for source in sources]

@@ -1,9 +1,9 @@
-"""The pricing problem of Section 6.3, for many trials at once: its distributions, its data, its risk and its optimum.
+"""The pricing problem of Section 6.3 for many trials at once: distributions, data, risks and optima.
 
     Psi(w, z) = -w (z_1 w + z_2),   z = (tanh(3 beta_1'x), exp(-2 beta_2'x)) + N(0, I),   w = theta'g(x)
 
 As printed it has no optimum: revenue grows like w^2 wherever E[z_1 | x] > 0. Here theta lies in an l2 ball,
-and prices may be bounded too. Arrays carry a leading axis of T trials, each with distributions and data of its own.
+and prices may be bounded too. Arrays have a leading axis of T independent trials.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from phiball.backends import Rng
 
 Floats: TypeAlias = NDArray[Any]
-DOUBLE = np.empty(0)  # what random numbers are drawn like
+DOUBLE = np.empty(0)  # random numbers are drawn like this array
 
 
 @dataclass(frozen=True)
 class Market:
-    """The distributions of T trials: beta_1, beta_2 (T, d), and the features' omega (T, F, d) and b (T, F)."""
+    """Parameters of T trials: beta_1, beta_2 (T, d), and omega (T, F, d), b (T, F) of the features."""
 
     beta1: Floats
     beta2: Floats
@@ -31,7 +31,7 @@ class Market:
     b: Floats
 
     def angles(self, x: Floats) -> Floats:
-        """omega_i'x + b_i at points x (T, N, d), in their precision: (T, N, F)."""
+        """omega_i'x + b_i at points x (T, N, d), in the dtype of x: (T, N, F)."""
         omega, b = self.omega.astype(x.dtype), self.b.astype(x.dtype)
         angles: Floats = x @ omega.swapaxes(1, 2) + b[:, None, :]
         return angles
@@ -50,16 +50,16 @@ class Market:
 
 
 def draw_market(trials: int, d: int, features: int, beta_bound: float, rng: Rng) -> Market:
-    """The distributions of `trials` independent trials."""
+    """Draw the parameters of `trials` independent trials."""
     beta = rng.uniform((2, trials, d), like=DOUBLE, low=-beta_bound, high=beta_bound)
     omega = rng.normal((trials, features, d), like=DOUBLE)
     return Market(beta[0], beta[1], omega, rng.uniform((trials, features), like=DOUBLE, high=2 * pi))
 
 
 def draw_data(market: Market, M: int, m: int, rng: Rng) -> tuple[Floats, Floats]:
-    """Covariates x (T, M, d), and z (T, M, 2), the mean of the m coefficients that were seen with each.
+    """Draw covariates x (T, M, d), and z (T, M, 2), the mean of m observed coefficients at each.
 
-    Psi is linear in z, so that the mean is all that counts; and the mean of m normal numbers is one.
+    Psi is linear in z, so that only the mean matters; it is normal too.
     """
     trials, _, d = market.omega.shape
     x = rng.normal((trials, M, d), like=DOUBLE)
@@ -68,10 +68,10 @@ def draw_data(market: Market, M: int, m: int, rng: Rng) -> tuple[Floats, Floats]
 
 @dataclass(frozen=True)
 class Cost:
-    """Psi at the price that a rule asks: v = theta'g(x), moved into [low, high].
+    """Psi at the price v = theta'g(x) of a rule, clipped to [low, high].
 
-    Beyond the bounds a constant cost would hold back the rule that starts there (theta = 0 does), so the cost
-    goes on along its tangent where that leads back inside, and is constant where it does not. It is then an
+    Outside the bounds a constant cost would have no gradient for a rule that starts there, as theta = 0 does.
+    So the cost is extended by its tangent where that leads back inside, and by a constant elsewhere. It is an
     upper bound of the true cost, and equal to it between the bounds.
     """
 
@@ -79,7 +79,7 @@ class Cost:
     high: float = inf
 
     def value(self, v: Floats, z: Floats) -> Floats:
-        """The cost at v (...), for coefficients z (..., 2)."""
+        """The cost at v (...) with coefficients z (..., 2)."""
         w = np.clip(v, self.low, self.high)
         cost: Floats = -w * (z[..., 0] * w + z[..., 1]) + (v - w) * self.slope(v, z)
         return cost
@@ -93,7 +93,7 @@ class Cost:
 
 
 def optimal_price(z: Floats, high: float) -> Floats:
-    """The price in [0, high] of least cost, for coefficients z (..., 2) with z_2 > 0."""
+    """The price in [0, high] of least cost, with coefficients z (..., 2) and z_2 > 0."""
     inside = z[..., 0] < -z[..., 1] / (2 * high)
     return np.where(inside, -z[..., 1] / (2 * np.where(inside, z[..., 0], -1.0)), high)
 
@@ -124,7 +124,7 @@ def true_risk(market: Market) -> Quadratic:
     """The expected cost for x ~ N(0, I).
 
     E[exp(s'x) cos(v'x + c)] = exp((|s|^2 - |v|^2)/2) cos(s'v + c) gives q. For H, cos cos is half the sum of
-    cos(v'x + c) over v = omega_i -+ omega_j. Only the part of v along beta_1 meets the tanh, which is odd:
+    cos(v'x + c) over v = omega_i -+ omega_j. The odd tanh involves only the part of v along beta_1:
     E[tanh(3 beta_1'x) cos(v'x + c)] = -sin(c) exp(-|v across|^2/2) E[tanh(3 |beta_1| u) sin(v along u)].
     """
     omega, b = market.omega, market.b
@@ -133,10 +133,10 @@ def true_risk(market: Market) -> Quadratic:
     # The integrand is even, vanishes at 0 and is analytic: the trapezoidal rule is exact to rounding.
     step = 0.01
     u = step * np.arange(1, 901)
-    distribution = 2 * step * np.exp(-(u**2) / 2) / sqrt(2 * pi) * np.tanh(3 * length * u)
+    density = 2 * step * np.exp(-(u**2) / 2) / sqrt(2 * pi) * np.tanh(3 * length * u)
     turned = along[:, :, None] * u
-    part = (np.sin(turned) * distribution[:, None, :]) @ np.cos(turned).swapaxes(1, 2)
-    # |v across|^2 = |v|^2 - (v along)^2, from the products of the parts across.
+    part = (np.sin(turned) * density[:, None, :]) @ np.cos(turned).swapaxes(1, 2)
+    # |v across|^2 = |v|^2 - (v along)^2, from the Gram matrix of the parts across.
     gram = omega @ omega.swapaxes(1, 2) - along[:, :, None] * along[:, None, :]
     square = np.diagonal(gram, axis1=1, axis2=2)
     H = np.zeros_like(gram)
@@ -152,8 +152,8 @@ def true_risk(market: Market) -> Quadratic:
 def least_in_ball(risk: Quadratic, radius: float) -> Floats:
     """The theta (T, F) of least risk in each trial, |theta| <= radius: a trust-region problem.
 
-    theta is the minimiser exactly if (H + lambda I) theta = -q/2, H + lambda I has no negative eigenvalue,
-    lambda >= 0, and |theta| = radius unless lambda = 0. In the eigenvectors of H that is one equation.
+    theta is a minimiser if and only if (H + lambda I) theta = -q/2, H + lambda I has no negative eigenvalue,
+    lambda >= 0, and |theta| = radius unless lambda = 0. In the eigenbasis of H that is a scalar equation.
     """
     e, U = np.linalg.eigh(risk.H)
     q = (risk.q[:, None, :] @ U)[:, 0, :] / 2
@@ -163,7 +163,7 @@ def least_in_ball(risk: Quadratic, radius: float) -> Floats:
     gaps[gaps < 1e-14 * scale] = 0
 
     def theta(t: Floats) -> Floats:
-        # Where nothing pushes and nothing holds, theta stays 0.
+        # theta is 0 along directions without gradient and curvature.
         held = gaps + t
         solution: Floats = -q / np.where(held > 0, held, inf)
         return solution
@@ -175,12 +175,12 @@ def least_in_ball(risk: Quadratic, radius: float) -> Floats:
     pushed = (gaps == 0) & (np.abs(q) > 1e-14 * np.linalg.norm(q, axis=1, keepdims=True))
     free = ~pushed.any(axis=1, keepdims=True) & (length(np.zeros_like(floor)) <= radius)
     low, high = np.zeros_like(floor), np.linalg.norm(q, axis=1, keepdims=True) / radius
-    for _ in range(200):  # halved until nothing lies between
+    for _ in range(200):  # bisection to the last bit
         middle = (low + high) / 2
         long = length(middle) > radius
         low, high = np.where(long, middle, low), np.where(long, high, middle)
     solution = theta(np.where(free, 0.0, high))
-    # With a negative eigenvalue and no push along it, theta is free to go along it to the border.
+    # With a negative eigenvalue and no gradient along it, theta moves along it to the boundary.
     rest = np.sqrt(np.maximum(radius**2 - np.sum(solution**2, axis=1, keepdims=True), 0))
     solution[:, :1] += np.where(free & (floor > 0), rest, 0)
     return (U @ solution[:, :, None])[:, :, 0]

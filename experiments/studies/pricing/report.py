@@ -1,4 +1,4 @@
-"""The tables, the figure and the findings of the study of pricing."""
+"""Tables, figure and findings of the pricing study."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELS = {"erm": "ERM, descent", "fgm": "FGM", "ifgm": "IFGM", "sg": "KL, SG", "rt-mlmc": "KL, RT-MLMC"}
-# Colours that are distinct to all readers, and markers that need no colour.
+# Colour-blind-safe colours, markers and line styles.
 STYLES = {
     "fgm": ("#D55E00", "s", "-"),
     "ifgm": ("#E69F00", "D", "--"),
@@ -26,12 +26,12 @@ INTERVAL = 1.96  # standard errors: 95 %
 
 
 def scenarios(table: Table) -> list[Row]:
-    """Return the rows of all methods, one per M and m."""
+    """The rows of the methods, one per M and m."""
     return [row for row in table.rows if row["part"] == "methods"]
 
 
 def draw(table: Table) -> dict[str, Figure]:
-    """The figure `improvement`: J against m, a panel for each M and a line for each method; bars of 95 %."""
+    """The figure `improvement`: J against m, one panel per M and one line per method, with 95 % bars."""
     from matplotlib.figure import Figure
 
     panels = {M: [row for row in scenarios(table) if row["M"] == M] for M in table.config.covariates}
@@ -41,7 +41,7 @@ def draw(table: Table) -> dict[str, Figure]:
     ):
         axes.axhline(0, color="0.5", linewidth=0.8)
         for k, (name, (color, marker, line)) in enumerate(STYLES.items()):
-            aside = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # so that no bar hides another
+            aside = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # keep error bars from overlapping
             x, y = [row["m"] + aside for row in rows], [row[name] for row in rows]
             bars = [INTERVAL * row[f"{name}_stderr"] for row in rows]
             look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "markersize": 4}
@@ -56,22 +56,22 @@ def draw(table: Table) -> dict[str, Figure]:
 
 
 UNREGULARISED, REGULARISED = ("fgm", "ifgm"), ("sg", "rt-mlmc")
-CLEAR = 2.0  # standard errors: more is called clear
+CLEAR = 2.0  # standard errors of a clear difference
 
 
 def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
-    """The mean over trials of J of the first minus J of the second, and its standard error."""
+    """The mean difference of J between two rules over trials, and its standard error."""
     d = np.asarray(row[f"{first}_trials"]) - np.asarray(row[f"{second}_trials"])
     return float(d.mean()), float(d.std(ddof=1)) / sqrt(len(d))
 
 
 def _improvements(row: Row, names: Iterable[str]) -> tuple[str, ...]:
-    """The scenario of a row, and the means and standard errors of some rules."""
+    """The scenario of a row, and means ± standard errors of the named rules."""
     return str(row["M"]), str(row["m"]), *(f"{row[n]:.1f} ± {row[f'{n}_stderr']:.1f}" for n in names)
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """The improvements of all scenarios, and those of SG by its level."""
+    """The improvements in all scenarios, and of SG by level."""
     rows = [
         (
             *_improvements(row, LABELS),
@@ -84,8 +84,8 @@ def tables(table: Table) -> list[ReportTable]:
         "Improvement J over ERM, in percent",
         ("M", "m", *LABELS.values(), "theta = 0", "worst cost: FGM", "IFGM"),
         rows,
-        f"Means and standard errors of {table.config.trials} trials. theta = 0 sells for nothing. "
-        "The worst cost is that of an attack of many steps on the training data.",
+        f"Means ± standard errors over {table.config.trials} trials. theta = 0 sells for nothing. "
+        "The worst cost is found by a PGM attack on the training data.",
         left=2,
     )
     levels = table.config.levels
@@ -93,14 +93,14 @@ def tables(table: Table) -> list[ReportTable]:
         "Improvement of SG, by its level L",
         ("M", "m", *(f"L = {L}" for L in levels)),
         [_improvements(row, [f"L{L}" for L in levels]) for row in table.rows if row["part"] == "levels"],
-        "2^L points of each ball; L = 0 trains on points with noise, without regard to the loss.",
+        "2^L points per ball; L = 0 trains on noisy points, independently of the loss.",
         left=2,
     )
     return [first, second]
 
 
 def findings(table: Table) -> list[str]:
-    """In how many scenarios each regularised rule is above each unregularised one."""
+    """The number of scenarios in which each regularised rule is above each unregularised rule."""
     rows, parts = scenarios(table), []
     for first in REGULARISED:
         for second in UNREGULARISED:

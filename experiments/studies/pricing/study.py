@@ -1,14 +1,14 @@
-"""Section 6.3 of the paper: personalised pricing, with and without regularisation, against plain training.
+"""Personalised pricing (Section 6.3): adversarial and regularised training against plain training.
 
-The problem as printed has no optimum (see `model`), so two readings give it one. `ball`: theta lies
-in an l2 ball; plain training (ERM) and the best rule are then trust-region problems, solved exactly.
-`prices`: prices lie in [0, W] too, and R* is the risk of the best price at each x, which no rule need reach.
+The problem as printed has no optimum (see `model`), so two readings bound it. `ball`: theta lies in an l2
+ball; plain training (ERM) and the best rule are then trust-region problems, solved exactly. `prices`: prices
+lie in [0, W] too, and R* is the risk of the best price at each x, which a rule may not attain.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -37,55 +37,51 @@ from phiball.experiments.studies.pricing.training import (
     worst_cost,
 )
 from phiball.refimpl import RTMLMC, SG, Ball
+from phiball.refimpl.distributions.norms import as_norm
 
 READINGS = ("ball", "prices")
-NORMS = {"linf": inf, "l2": 2.0}
-BLOCK = 1000  # points of x that are evaluated at a time
-LARGEST_RT_STEP = 0.1  # beyond it the noise of RT-MLMC is all that is left
+BLOCK = 1000  # points x in memory at a time
+LARGEST_RT_STEP = 0.1  # beyond it the noise of RT-MLMC dominates
 
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    """What the paper does not state is marked "unstated"; the other defaults are the paper's."""
+    """Parameters that the paper does not state are marked "unstated"; other defaults are the paper's."""
 
-    reading: str = option("ball", "What bounds the revenue (unstated: as printed nothing does).", READINGS)
-    norm: str = option("linf", "The norm of the ball around covariates (unstated).", tuple(NORMS))
-    covariates: tuple[int, ...] = option((25, 50, 100, 200), "M, the covariates x of a training set.")
-    draws: tuple[int, ...] = option((10, 30, 50, 100, 200), "m, the draws of z at each x.")
+    reading: str = option("ball", "The bound on the revenue (unstated: as printed there is none).", READINGS)
+    norm: str = option("linf", "Norm of the ball around covariates (unstated).", ("linf", "l2"))
+    covariates: tuple[int, ...] = option((25, 50, 100, 200), "M, the number of covariates x.")
+    draws: tuple[int, ...] = option((10, 30, 50, 100, 200), "m, the number of z per x.")
     trials: int = option(50, "Independent trials.", least=2)
     radius: float = option(0.45, "rho, the radius of the ball around covariates.")
     eta: float = option(0.9, "eta, the weight of the divergence.")
-    dimension: int = option(10, "Entries of x.")
+    dimension: int = option(10, "Dimension of x.")
     features: int = option(100, "Random features.")
-    beta_bound: float = option(0.1, "Entries of beta_1 and beta_2 lie within this of 0.")
+    beta_bound: float = option(0.1, "Bound on the entries of beta_1 and beta_2.")
     bound: float = option(3.0, "theta lies in the l2 ball of this radius (unstated).")
-    highest: float = option(2.0, "W, the highest price, reading prices (unstated).")
+    highest: float = option(2.0, "W, the highest price of the reading prices (unstated).")
     level: int = option(
         4,
-        "L: SG takes 2^L points of each ball, and RT-MLMC has this expectation (unstated).",
+        "L: SG takes 2^L points per ball, and RT-MLMC has the same expectation (unstated).",
         least=0,
         most=12,
     )
-    levels: tuple[int, ...] = option(
-        (0, 2, 4, 6), "Other L, for SG alone, at the middle m.", least=0, most=12
-    )
-    attack_steps: int = option(15, "Steps of IFGM, and of the attack that measures the worst cost.")
+    levels: tuple[int, ...] = option((0, 2, 4, 6), "Other L, for SG only, at the middle m.", least=0, most=12)
+    attack_steps: int = option(15, "Steps of IFGM and of the attack for the worst cost.")
     steps: int = option(500, "Steps of projected descent (unstated).")
-    batch: int = option(
-        25, "Covariates per step; RT-MLMC takes as many as cost the evaluations of SG (unstated)."
-    )
-    step_size: float = option(0.1, "First step; steps fall to zero in a straight line (unstated).")
+    batch: int = option(25, "Covariates per step; RT-MLMC takes more, for the evaluations of SG (unstated).")
+    step_size: float = option(0.1, "First step size, which decays linearly to zero (unstated).")
     rt_step_size: float = option(
-        0.05, "The same for RT-MLMC, which is noisier (unstated).", most=LARGEST_RT_STEP
+        0.05, "First step size of RT-MLMC, which is noisier (unstated).", most=LARGEST_RT_STEP
     )
-    test_points: int = option(5000, "Points x at which a rule is judged, reading prices; ball is exact.")
+    test_points: int = option(5000, "Test points of the reading prices; ball is exact.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("covariates", "draws", "levels"):
             numbers = getattr(self, name)
             if len(set(numbers)) < len(numbers):
-                raise ValueError(f"{name} is {numbers!r}; expected no two the same")
+                raise ValueError(f"{name} is {numbers!r}; expected distinct numbers")
 
 
 SCALES = {
@@ -96,11 +92,11 @@ SCALES = {
 
 
 def training_settings(config: Config, method: str, level: int) -> TrainingSettings:
-    """How a method is trained."""
+    """The training settings of a method."""
     sampled = method == "rt-mlmc"
     share = SG(level).evaluations / RTMLMC(level).evaluations if sampled else 1.0
     return TrainingSettings(
-        ball=Ball(NORMS[config.norm], config.radius),
+        ball=Ball(as_norm(config.norm), config.radius),
         eta=config.eta,
         bound=config.bound,
         level=level,
@@ -112,7 +108,7 @@ def training_settings(config: Config, method: str, level: int) -> TrainingSettin
 
 
 def excess(config: Config, market: Market, rules: Floats, rng: Rng) -> tuple[Floats, Floats]:
-    """R* (T,) of each trial, and R(theta) - R* (K, T) of K stacks of rules (K, T, F)."""
+    """R* (T,) of each trial, and R(theta) - R* (K, T) of the rules (K, T, F)."""
     if config.reading == "ball":
         risk = true_risk(market)
         best = risk(least_in_ball(risk, config.bound))
@@ -138,7 +134,7 @@ def _runs(config: Config, task: Task) -> dict[str, tuple[str, int]]:
 
 
 class PricingStudy(Study[Config]):
-    """A task for each M and m with all methods, and one for each M with SG at all levels."""
+    """One task per M and m with all methods, and one per M with SG at all levels."""
 
     name = "pricing"
     title = "Personalised pricing: improvement over plain training (Section 6.3)."
@@ -155,7 +151,7 @@ class PricingStudy(Study[Config]):
         ]
 
     def work(self, config: Config, task: Task) -> float:
-        """Return about how long a task takes, in prices per trial: those of training, and of the attack."""
+        """Return the approximate cost of a task, in prices per trial, for training and attack."""
         points = {"erm": 1, "fgm": 2, "ifgm": config.attack_steps + 1}
         runs = _runs(config, task).values()
         training = sum(points.get(method, SG(level).evaluations) for method, level in runs)
@@ -180,7 +176,7 @@ class PricingStudy(Study[Config]):
         best, gaps = excess(config, market, np.stack([erm, np.zeros_like(erm), *rules.values()]), test)
         improved = 100 * (1 - gaps[1:] / gaps[0])
         row: dict[str, Any] = {"best": best.mean(), "erm_gap": gaps[0].mean(), "nothing": improved[0].mean()}
-        ball = Ball(NORMS[config.norm], config.radius)
+        ball = Ball(as_norm(config.norm), config.radius)
         for (name, theta), J in zip(rules.items(), improved[1:], strict=True):
             row[name] = J.mean()
             row[f"{name}_stderr"] = J.std(ddof=1) / sqrt(len(J))

@@ -1,8 +1,8 @@
-"""Training rules for the pricing problem, all trials at once: without an adversary, with one, regularised.
+"""Training of pricing rules for all trials at once: plain, adversarial and regularised.
 
-Trial t has its own theta, features and data. Points of all trials are stacked: (T, N, d) where each trial has
-as many, and otherwise filled up with zeros that count for nothing. The library's attacks, samples, inner
-problems and descent then work on all of them in one call.
+Trial t has its own theta, features and data. Points of all trials are stacked as (T, N, d), padded with zeros
+of weight 0 if trials have different numbers. The library's attacks, samples, inner problems and descent then
+work on all trials in one call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Estimator: TypeAlias = SG | RTMLMC
 
 @dataclass(frozen=True)
 class PricingProblem:
-    """Data x (T, N, d) with z (T, N, 2), the mean of what was seen with each, and what a price costs."""
+    """Data x (T, N, d) with mean coefficients z (T, N, 2), and the cost of a price."""
 
     market: Market
     cost: Cost
@@ -33,7 +33,7 @@ class PricingProblem:
     z: Floats
 
     def batch(self, size: int, rng: Rng) -> PricingProblem:
-        """`size` of the data points of each trial, drawn without replacement; all if there are no more."""
+        """Draw `size` data points of each trial without replacement; all if there are no more."""
         T, N, _ = self.x.shape
         if size >= N:
             return self
@@ -79,7 +79,7 @@ def attack_covariates(
     loss: Any = None,
     **options: Any,
 ) -> Floats:
-    """Where an attack of the library moves the covariates, (T, N, d)."""
+    """The covariates (T, N, d) perturbed by an attack of the library."""
     shape = problem.x.shape
 
     def slope(x: Floats, i: Floats) -> Floats:
@@ -90,7 +90,7 @@ def attack_covariates(
 
 
 def worst_cost(problem: PricingProblem, theta: Floats, ball: Ball, steps: int) -> Floats:
-    """The mean (T,) of the largest costs that an attack of many steps finds in the balls around the data."""
+    """The mean (T,) of the largest costs that a PGM attack finds in the balls around the data."""
 
     def loss(x: Floats, i: Floats) -> Floats:
         return problem.values(theta, x.reshape(problem.x.shape)).reshape(-1)
@@ -108,7 +108,7 @@ def regularized_gradient(
     x, z = problem.x.reshape(-1, d), problem.z.reshape(-1, 2)
     groups = estimator.assign_levels(T * N, rng, like=x)
     members = [np.array(group.members) for group in groups]
-    points = [ball.sample(x[k], 1 << group.level, rng) for group, k in zip(groups, members, strict=True)]
+    points = [ball.sample(x[k], 1 << group.level, rng=rng) for group, k in zip(groups, members, strict=True)]
     owner = np.concatenate([np.repeat(k, 1 << group.level) for group, k in zip(groups, members, strict=True)])
     place = _places(owner // N, T)
     stack = _stacked(np.concatenate([p.reshape(-1, d) for p in points]), place, T)
@@ -130,7 +130,7 @@ Place: TypeAlias = tuple[Floats, Floats]
 
 
 def _places(trial: Floats, T: int) -> Place:
-    """For points in any order, the trial of each and a place of its own among those of the trial."""
+    """The trial of each point, and its rank among the points of the trial."""
     order = np.argsort(trial, kind="stable")
     first = np.searchsorted(trial[order], np.arange(T))
     rank = np.empty_like(trial)
@@ -139,7 +139,7 @@ def _places(trial: Floats, T: int) -> Place:
 
 
 def _stacked(values: Floats, place: Place, T: int) -> Floats:
-    """Values (P,) + event of all points as (T, most points of a trial) + event, zero where there is none."""
+    """Stack values (P,) + event of all points as (T, points per trial) + event, padded with zeros."""
     stack = np.zeros((T, int(place[1].max()) + 1, *values.shape[1:]), dtype=values.dtype)
     stack[place] = values
     return stack
@@ -147,7 +147,7 @@ def _stacked(values: Floats, place: Place, T: int) -> Floats:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a rule is trained: the ball around covariates, eta, that of theta, and the descent."""
+    """The ball around covariates, eta, the bound on |theta|, and the parameters of the descent."""
 
     ball: Ball
     eta: float
@@ -165,7 +165,7 @@ METHODS = ("erm", "fgm", "ifgm", "sg", "rt-mlmc")
 def gradient(
     method: str, problem: PricingProblem, theta: Floats, settings: TrainingSettings, rng: Rng
 ) -> Floats:
-    """The gradient (T, F) that a method descends, on the data of `problem`."""
+    """The gradient (T, F) of a method, on the data of `problem`."""
     if method == "erm":
         return problem.gradient(theta, problem.x)
     if method == "fgm":
@@ -179,10 +179,10 @@ def gradient(
 
 
 def train_rule(method: str, problem: PricingProblem, settings: TrainingSettings, rng: Rng) -> Floats:
-    """The rules (T, F) that projected descent ends at, with steps that fall to zero in a straight line.
+    """The last iterate (T, F) of projected descent, with steps that decay linearly to zero.
 
-    The risk is not convex, so that a mean of iterates is no answer: it shrinks with their noise. Single
-    precision: the steps are noisier than its rounding, and cosines take a tenth of the time.
+    The risk is not convex, and averaging noisy iterates would shrink theta. Single precision suffices, as the
+    steps are noisier than rounding; cosines take a tenth of the time.
     """
     single = replace(problem, x=problem.x.astype(np.float32), z=problem.z.astype(np.float32))
 

@@ -13,6 +13,8 @@ Following the gradient, for two evaluations per image:
 - `random-start tilted`: the same with the gradient at a uniform point of the ball.
 - `wide tilted`: one tilted point in a ball of twice the radius, less tilted; in l2 that is `RobustLoss`.
 - `tilted, chosen`: other balls and tilts.
+- `eta 0.02` and `eta 1.28/d`: one tilted point in a ball of twice the radius, with a fixed eta. Both are 0.02
+  for the 64 pixels of digits.
 
 By uniform points of a wider ball, without a gradient in x: `noise x4`, four unweighted points; `SG`,
 `quadratic` and `CVaR`, four points with the entropic, the quadratic and the indicator divergence; `RT-MLMC`.
@@ -57,7 +59,7 @@ REFERENCE = "random-start FGM"  # that all are compared with
 DEFAULT = "RobustLoss"
 FAMILIES = (
     "ERM", DEFAULT, REFERENCE, "FGM", "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted",
-    "tilted, chosen", "noise x4", "SG", "quadratic", "CVaR", "RT-MLMC", "IFGM",
+    "tilted, chosen", "eta 0.02", "eta 1.28/d", "noise x4", "SG", "quadratic", "CVaR", "RT-MLMC", "IFGM",
 )  # fmt: skip
 KAPPA_WIDE = {2.0: 1.0, inf: 2.0}
 KAPPA_OWN = 10.0
@@ -84,7 +86,8 @@ def method_grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[s
     wide = Ball(ball.norm, 2 * radius)
     # In any direction a uniform point of an l2 ball in d dimensions has the standard deviation
     # radius/sqrt(d + 2), and one of a linf ball radius/sqrt(3): the radius of uniform points is larger.
-    spread = radius * (sqrt(PIXELS.get(data, 784) + 2) if norm == "l2" else 8)
+    d = PIXELS.get(data, 784)
+    spread = radius * (sqrt(d + 2) if norm == "l2" else 8)
     half, whole = Ball(ball.norm, spread / 2), Ball(ball.norm, spread)
     methods = [
         plain_training(),
@@ -107,6 +110,8 @@ def method_grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[s
             )
             for n, kappa in TILTS
         ),
+        tilted_training("eta 0.02", "", wide, Tilted(), 0.02),
+        tilted_training("eta 1.28/d", "", wide, Tilted(), 1.28 / d),
         *(_uniform("noise x4", b, UNWEIGHTED_ETA, ENTROPIC, show_eta=False) for b in (half, whole)),
         *(_uniform("SG", b, q * b.radius, ENTROPIC) for b in (half, whole) for q in RATIOS),
         *(_uniform("quadratic", whole, q * spread, QUADRATIC) for q in RATIOS),

@@ -1,4 +1,4 @@
-"""Each benchmark at its smallest settings: the columns of its tables, and numbers that must hold."""
+"""Each benchmark with its smallest settings: the columns of its tables, and known results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 def table(report: BenchmarkReport, number: int = 0, *columns: str) -> list[Row]:
-    """The rows of a table, which has at least these columns."""
+    """The rows of a table, which must have these columns."""
     rows = list(report.tables[number].rows)
     assert all({*columns} <= row.keys() == rows[0].keys() for row in rows)
     return rows
@@ -57,11 +57,11 @@ def test_inner_solvers_are_accurate_and_wrong_ones_are_flagged(monkeypatch: pyte
     assert words.pop(("quadratic", "NumPy sort")) == "NO"
     assert set(words.values()) == {"yes"}
     assert "INACCURATE: quadratic: NumPy sort" in report.findings
-    bars = table(report, 1, "time of", "over that of", "verdict", "at most")
+    bars = table(report, 1, "time of", "relative to", "verdict", "at most")
     assert {"hinge, uniform", "entropic, p per row"} <= {row["time of"] for row in bars}
 
 
-def test_a_bar_is_judged_by_the_quotient_of_the_rounds() -> None:
+def test_verdict_compares_the_ratio_of_times_with_the_bar() -> None:
     times = {"phiball, uniform": 10.0, "phiball, one p": 18.0, "phiball, p per row": 19.0, "entmax": 9.0}
     timed = {("quadratic", name): Timing(spent, (spent, spent)) for name, spent in times.items()}
     words = {row["time of"]: row["verdict"] for row in inner_speed.bar_rows(timed, (1, 2))}
@@ -72,7 +72,7 @@ def test_a_bar_is_judged_by_the_quotient_of_the_rounds() -> None:
 def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_versions, "PROBLEMS", ("QUADRATIC",))
     monkeypatch.setattr(inner_versions, "SHAPES", ((256, 64),))
-    monkeypatch.setattr(inner_versions, "BACKEND", "numpy")  # which compiles nothing
+    monkeypatch.setattr(inner_versions, "BACKEND", "numpy")  # no compilation
     [row] = table(
         inner_speed.bench_inner(clock=time.process_time, quick=True, against=ROOT), 0, "verdict", "x other"
     )
@@ -81,8 +81,8 @@ def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None
     assert 0.3 < row["x other"] < 3
 
 
-def test_another_version_must_be_a_clone_that_works(tmp_path: Path) -> None:
-    for words in ("expected the folder of a clone", "solves no inner problem"):
+def test_other_version_must_be_a_working_clone(tmp_path: Path) -> None:
+    for words in ("expected a clone of phiball", "failed to solve an inner problem"):
         with pytest.raises(ValueError, match=words):
             inner_speed.bench_inner(clock=time.process_time, quick=True, against=tmp_path)
         (tmp_path / "__init__.py").write_text("")
@@ -110,7 +110,7 @@ def test_busy_processes_end_with_their_parent() -> None:
         pids = list(map(int, parent.stdout.readline().split()))
         parent.send_signal(signal.SIGKILL)
     assert len(pids) == 2
-    wait_until(lambda: not any(map(is_alive, pids)), "a process runs on")
+    wait_until(lambda: not any(map(is_alive, pids)), "a process is still running")
 
 
 def test_sampling_costs_are_judged_and_points_are_inside() -> None:
@@ -119,7 +119,7 @@ def test_sampling_costs_are_judged_and_points_are_inside() -> None:
     assert all(row["inside"] == "yes" and row["x numbers"] > 0 for row in rows)
 
 
-def test_antithetic_points_lower_the_noise_of_smooth_functions_only() -> None:
+def test_antithetic_points_reduce_the_noise_of_smooth_functions_only() -> None:
     ratios = sampling.noise_ratios("l2", 2, 32, 512)
     assert ratios["loss", "plain"] == pytest.approx(1.0, abs=0.2)
     assert ratios["loss", "antithetic"] < 0.8
@@ -150,7 +150,7 @@ def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: p
 def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
     problem = training_quality.linear_problem()
     rows = [training_quality.quality_row(problem, "SG", k, 100, rng(0)) for k in (0, 4)]
-    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0  # low, by less with more points
+    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0  # biased low, less so with more points
     assert [row["cost"] for row in rows] == [1, 16]
     multilevel = training_quality.quality_row(problem, "RT-MLMC random", 4, 200, rng(0))
     assert abs(multilevel["bias"] - rows[1]["bias"]) < 5 * multilevel["±"]
@@ -172,7 +172,7 @@ def test_estimators_are_compared_at_a_trained_network() -> None:
     assert found["tilted", 1]["sd"] < found["uniform", 1]["sd"]
 
 
-def test_a_reference_is_known_only_if_long_runs_agree_and_nothing_is_above() -> None:
+def test_reference_is_trusted_only_if_long_runs_agree_and_no_estimate_is_higher() -> None:
     low, tilted, high = (
         estimator_noise.Mean(4, value, 0.1, np.ones(3), 0.01, 8.0) for value in (1.0, 2.0, 3.0)
     )
@@ -190,14 +190,14 @@ def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
     assert {row["inside"] for row in attack_errors.attack_rows(rows)} == {"yes"}
 
 
-def test_linear_models_are_timed_and_valued() -> None:
+def test_linear_models_are_timed_and_evaluated() -> None:
     with thread_limit(1):
         report = linear.bench_linear(clock=time.process_time, quick=True)
     rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "moved", "KL", "gradient")
     assert not any("INACCURATE" in line for line in report.findings)
-    rows[1]["ball, entropic"] += 1.0  # a planted wrong solution of ours
+    rows[1]["ball, entropic"] += 1.0  # a wrong solution
     assert any("INACCURATE" in line for line in linear.linear_findings(rows))
-    # Where the loss is linear the moved risk is the mean plus |theta| times the radius.
+    # For a linear loss the moved risk is the mean plus |theta| times the radius.
     X, theta = np.asarray([[-50.0, 1.0], [-70.0, 2.0]]), np.asarray([3.0, 4.0])
     assert linear.moved_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
     X, y = linear.cancer()
@@ -209,7 +209,7 @@ def test_linear_models_are_timed_and_valued() -> None:
 
 def test_the_evidence_compares_four_models(tmp_path: Path) -> None:
     rows = [row for split in (0, 1) for row in linear_evidence.split_rows("diabetes", 2, split)]
-    assert all(row["worst"] == sorted(row["worst"]) for row in rows)  # larger moves, larger errors
+    assert all(row["worst"] == sorted(row["worst"]) for row in rows)  # errors increase with the perturbation
     assert all(row["worst"][2] > row["noise"][2] for row in rows)
     assert len(linear_evidence.evidence_rows(rows)) == 4
     linear_evidence.draw_evidence(rows, tmp_path / "evidence.png")

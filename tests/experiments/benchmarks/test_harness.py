@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: ratios of times, accuracy, memory, reports, and the command line."""
+"""The benchmark harness: ratios of times, accuracy, memory and reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTab
 
 
 class FakeClock:
-    """A clock that only the work of `spending(costs)` moves: the costs in turn, then the last for ever."""
+    """A clock advanced only by `spending(costs)`: by each cost in turn, then always by the last."""
 
     now = 0.0
 
@@ -34,7 +34,7 @@ class FakeClock:
         return work
 
 
-def test_ratios_leave_out_interruptions_unless_the_cost_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratios_ignore_interruptions_unless_the_cost_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, costs = FakeClock(), (3.0, 3.0, 3.0, 300.0, 3.0)
     monkeypatch.setattr(harness.time, "perf_counter", clock)
     players = [

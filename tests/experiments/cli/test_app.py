@@ -1,4 +1,4 @@
-"""The command line: what it prints, where it writes, and its errors of one line."""
+"""The command line: its output, its files, and one-line errors."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def test_bare_command_shows_help_and_version_is_printed() -> None:
         ("verify --sead 1", "--sead"),
         ("bench inner --busy --against x", "--busy and --against"),
         ("report", "models"),
+        ("verify --n-jobs 0", "expected a number of processes, or -1 for all cores"),
         ("nothing", "'nothing'"),
     ],
 )
@@ -192,7 +193,7 @@ def test_results_do_not_depend_on_processes_and_threads(tmp_path: Path) -> None:
 
 @pytest.fixture
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The command on a model of one line, in a folder of its own."""
+    """The command `report` for a one-line model, run in a temporary folder."""
     for library in ("joblib", "matplotlib", "threadpoolctl", "torch", "sklearn"):
         pytest.importorskip(library, reason=f"{library}: not installed")
     (tmp_path / "tiny_model.py").write_text("def sign(x):\n    return (x[:, 0] > 0).astype('int64')\n")
@@ -203,12 +204,12 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return ["report", "tiny_model:sign", "--data", "test.npz", "--radii", "0,1", "--n-jobs", "1", "--out"]
 
 
-def test_report_measures_a_damaged_part_again(report: list[object], tmp_path: Path) -> None:
+def test_report_recomputes_a_damaged_batch(report: list[object], tmp_path: Path) -> None:
     page = tmp_path / "out" / "page.html"
     assert call(*report, page).exit_code == 0
     before = page.with_suffix(".csv").read_text()
-    (part,) = page.parent.rglob("*.npz")
-    part.write_bytes(part.read_bytes()[:-30])
+    (batch,) = page.parent.rglob("*.npz")
+    batch.write_bytes(batch.read_bytes()[:-30])
     assert call(*report, page).exit_code == 0
     assert page.with_suffix(".csv").read_text() == before
 

@@ -1,4 +1,4 @@
-"""`phiball run`: options made of a study's fields, shards, and messages of one line."""
+"""`phiball run`: options from the fields of a study, shards, and one-line errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_help_lists_studies_and_options_with_the_values_of_the_paper() -> None:
 
 def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "12")  # tables are not cut on a narrow terminal
+    monkeypatch.setenv("COLUMNS", "12")  # tables are not truncated on a narrow terminal
     result = call("tiny", "--scale", "smoke", "--powers", "-.5, 3", "--seed", 5, "--n-jobs", 1)
     assert result.exit_code == 0, result.output
     out = Path("results/tiny/smoke")
@@ -54,7 +54,7 @@ def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert f"wrote {out / 'table.csv'}" in result.output
     result = call("tiny", "--scale", "smoke", "--n-jobs", 1, "--seed", 1)
     assert result.exit_code == 1
-    assert "holds another run: " in result.stderr
+    assert "contains another run: " in result.stderr
     assert call("tiny", "--scale", "smoke", "--n-jobs", 1, "--seed", 1, "--resume", "none").exit_code == 0
 
 
@@ -75,15 +75,18 @@ def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
     [
         ("--count many", "--count is 'many'; expected a whole number"),
         ("--count 0", "--count is 0; expected a whole number of at least 1"),
-        ("--powers 1,,2", "--powers is '1,,2'; expected a number, or more with commas"),
+        ("--powers 1,,2", "--powers is '1,,2'; expected a number, or several separated by commas"),
         ("--reading odd", "--reading is 'odd'; expected one of plain, fancy"),
         ("--scale huge", "--scale is 'huge'; expected one of smoke, small, paper"),
         ("--resume any", "--resume is 'any'; expected one of same, none"),
         ("--shard 3", "--shard is '3'; expected k/n with k from 1 to n, such as 2/4"),
         ("--shard 5/4", "--shard is '5/4'; expected k/n with k from 1 to n, such as 2/4"),
         ("--engine dask", "--address is ''; expected that of the dask cluster"),
-        ("three", "--merge and the folders of shards go together; expected both or neither"),
-        ("--merge", "--merge and the folders of shards go together; expected both or neither"),
+        ("three", "--merge needs the folders of shards, and folders need --merge; expected both or neither"),
+        (
+            "--merge",
+            "--merge needs the folders of shards, and folders need --merge; expected both or neither",
+        ),
         ("--amount 3", "No such option: --amount"),
     ],
 )
@@ -104,7 +107,7 @@ def test_missing_package_is_named_before_the_work(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_command_line_loads_no_study() -> None:
+def test_command_line_imports_no_study() -> None:
     code = """
 import sys
 import phiball.experiments.cli.app

@@ -18,7 +18,7 @@ import pytest
 
 from phiball.experiments.datasets import images
 from phiball.experiments.datasets.images import FILES, SOURCES, VARIABLE, load
-from tests.support.idx_files import contents, packed
+from tests.support.idx_files import contents, to_idx
 
 TRAIN_X, TRAIN_Y, TEST_X, TEST_Y = FILES
 SETS = ("mnist", "fashion-mnist", "kmnist")
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for seed, name in enumerate(SETS):
         (tmp_path / name).mkdir()
         for file, values in contents(seed).items():
-            (tmp_path / name / file).write_bytes(gzip.compress(packed(values)))
+            (tmp_path / name / file).write_bytes(gzip.compress(to_idx(values)))
     return tmp_path
 
 
@@ -67,7 +67,7 @@ def changed(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
 
 
 def zeros(*shape: int) -> Callable[[Path], object]:
-    return changed(lambda _: packed(np.zeros(shape)))
+    return changed(lambda _: to_idx(np.zeros(shape)))
 
 
 IDX = "is not a file of bytes in the IDX format"

@@ -1,4 +1,4 @@
-"""Studies, claims and reports on several processes and on real clusters: the results of one process."""
+"""Studies, claims and reports give the same results on several processes and on real clusters."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["processes", *CLUSTERS])
 def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """The options of the command line for two processes here, and for clusters of two workers."""
+    """Command-line options for two local processes, and for clusters of two workers."""
     if request.param == "processes":
         yield ["--n-jobs", "2"]
         return
@@ -85,11 +85,13 @@ def start_study(where: list[str], out: Path, place: str) -> subprocess.Popen[str
 @linux
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_behind(where: list[str], tmp_path: Path) -> None:
-    """Of those that the command started. A Dask worker, which belongs to its cluster, ends its task."""
+    """Only processes that the command started: a Dask worker finishes its task."""
     pids = tmp_path / "pids"
     pids.mkdir()
     process = start_study(where, tmp_path / "stopped", f"stay:{pids}")
-    wait_until(lambda: len(list(pids.iterdir())) == 2 or process.poll() is not None, "no two tasks started")
+    wait_until(
+        lambda: len(list(pids.iterdir())) == 2 or process.poll() is not None, "two tasks did not start"
+    )
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, err
@@ -98,18 +100,18 @@ def test_ctrl_c_leaves_no_process_behind(where: list[str], tmp_path: Path) -> No
         for file in pids.iterdir():
             os.kill(int(file.name), signal.SIGKILL)
         return
-    wait_until(lambda: not any(is_alive(int(file.name)) for file in pids.iterdir()), "a task runs on")
+    wait_until(
+        lambda: not any(is_alive(int(file.name)) for file in pids.iterdir()), "a task is still running"
+    )
 
 
 @linux
 @pytest.mark.slow
-def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
-    where: list[str], tmp_path: Path
-) -> None:
+def test_same_command_resumes_after_a_killed_worker(where: list[str], tmp_path: Path) -> None:
     process = start_study(where, tmp_path / "out", f"kill:{tmp_path}")
     _, err = process.communicate(timeout=LIMIT)
     assert (tmp_path / "killed").exists(), err
-    if "dask" not in where:  # Dask itself gives the task to another worker
+    if "dask" not in where:  # Dask retries the task on another worker
         assert process.returncode == 1
         assert f"phiball: {LOST}" in err
         process = start_study(where, tmp_path / "out", f"kill:{tmp_path}")
@@ -118,15 +120,15 @@ def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
     run_study(STUDY, Config(count=COUNT), tmp_path / "one", seed=3)
     assert (tmp_path / "out" / "table.csv").read_bytes() == (tmp_path / "one" / "table.csv").read_bytes()
     notes = [file.read_text() for file in sorted((tmp_path / "out" / "tasks").glob("*/note.txt"))]
-    assert notes == [f"task {k}" for k in range(COUNT)]  # what tasks leave comes back
+    assert notes == [f"task {k}" for k in range(COUNT)]  # files written by tasks are sent back
 
 
 @pytest.mark.slow
-def test_claims_have_the_numbers_of_one_process(where: list[str], tmp_path: Path) -> None:
+def test_claims_have_the_results_of_one_process(where: list[str], tmp_path: Path) -> None:
     found = []
     for place in (["--n-jobs", "1"], where):
         words = ["verify", "--claim", "Algorithm 2", "--out", str(tmp_path), *place]
-        # Not in this process: Hypothesis tries numbers that it finds in loaded modules.
+        # In new processes, because Hypothesis tries constants of loaded modules.
         subprocess.run([sys.executable, "-c", CODE, *words], cwd=ROOT, env=ENVIRONMENT, check=True)
         claims = json.loads((tmp_path / "claims.json").read_text())["claims"]
         found.append([{k: v for k, v in claim.items() if k != "seconds"} for claim in claims])
@@ -135,7 +137,7 @@ def test_claims_have_the_numbers_of_one_process(where: list[str], tmp_path: Path
 
 
 @pytest.mark.slow
-def test_reports_have_the_numbers_of_one_process(where: list[str], tmp_path: Path) -> None:
+def test_reports_have_the_results_of_one_process(where: list[str], tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2))
 
     def report(n_jobs: int | None, folder: Path) -> str:
@@ -157,12 +159,12 @@ def test_threads_are_limited_in_workers_and_not_in_this_process() -> None:
     states = dict(run_tasks(worker_state, [(os.getpid(),)] * 3, n_jobs=2, n_threads=3))
     assert states == dict.fromkeys(range(3), (False, ["3", "3", "3"]))
     assert ([os.environ.get(name) for name in THREADS], signal.getsignal(signal.SIGINT)) == before
-    assert dict(run_tasks(worker_state, [(os.getpid(),)], n_jobs=1))[0][0]  # one job is this process
+    assert dict(run_tasks(worker_state, [(os.getpid(),)], n_jobs=1))[0][0]  # n_jobs=1 uses this process
     with pytest.raises(ValueError, match="invalid literal"):
         list(run_tasks(int, [("1",), ("one",)], n_jobs=2))
 
 
-def test_bad_clusters_are_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_clusters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine, address, words in [
         ("slurm", "", "engine is 'slurm'; expected one of processes, dask, ray"),
         ("ray", "", "address is ''; expected that of the ray cluster"),
@@ -171,7 +173,7 @@ def test_bad_clusters_are_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ValueError, match=words), cluster(engine, address):
             pass
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # and nobody listens
+        free.bind(("127.0.0.1", 0))  # without listening
         address = f"127.0.0.1:{free.getsockname()[1]}"
         for engine, library in (("dask", "distributed"), ("ray", "ray")):
             monkeypatch.setitem(sys.modules, library, SimpleNamespace())
@@ -191,4 +193,6 @@ def test_a_cluster_worker_with_other_versions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a worker of the cluster differs: numpy is .*, not '0\.1'"):
         _call(other, True, int, ("1",), 0)
     assert _call(record, True, int, ("1",), 5) == (5, 1)
-    check_origin({**record, "revision": None}, {**record, "revision": "abc"})  # not known, so not compared
+    check_origin(
+        {**record, "revision": None}, {**record, "revision": "abc"}
+    )  # unknown revisions are not compared

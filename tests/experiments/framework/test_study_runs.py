@@ -1,4 +1,4 @@
-"""Runs of studies: rows are kept one by one, runs resume, other runs are refused, shards are merged."""
+"""Runs of studies: outputs, resuming, refused folders, and shards."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_study_has_all_scales_and_distinct_tasks(name: str) -> None:
         assert len({study.label(task) for task in tasks}) == len(tasks)
 
 
-# --- What a run writes ------------------------------------------------------------------------------
+# --- Outputs -----------------------------------------------------------------------------------------
 
 
 def test_run_writes_table_report_figures_and_provenance(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_run_writes_table_report_figures_and_provenance(tmp_path: Path) -> None:
     assert [row["total"] for row in plain.rows] == [row["total"] for row in found.rows]
 
 
-def test_task_draws_the_same_whatever_is_beside_it() -> None:
+def test_random_numbers_of_a_task_do_not_depend_on_other_tasks() -> None:
     rows = STUDY.compute(Config(count=5), rng(3)).rows
     for k in (4, 0, 2):
         task = STUDY.tasks(Config(count=9))[k]
@@ -86,7 +86,7 @@ def test_task_draws_the_same_whatever_is_beside_it() -> None:
         assert again["total"] == rows[k]["total"]
 
 
-def test_files_of_a_task_travel_both_ways() -> None:
+def test_files_of_a_task_are_sent_to_a_worker_and_back() -> None:
     task = STUDY.tasks(Config())[0]
     record = {**study_runs.provenance(), "seed": 3}
     content, files = compute_row(STUDY, Config(), task, rng(0), {"checkpoint": b"\x00half"}, record)
@@ -107,11 +107,11 @@ class DeviceStudy(TinyStudy):
         return {"device": config.place}
 
 
-def test_tasks_take_the_device_that_fewest_use(tmp_path: Path) -> None:
+def test_task_uses_the_device_with_the_fewest_tasks(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.open(DeviceStudy(), Config())
     (tmp_path / "tasks").mkdir()
-    with (tmp_path / "tasks" / ".device-0").open("w") as other:  # as another task does
+    with (tmp_path / "tasks" / ".device-0").open("w") as other:  # held by another task
         study_runs.lock(other)
         rows = folder.map_tasks(DeviceStudy(), Config(), STUDY.tasks(Config(count=2)), rng(0))
         assert [row["device"] for row in rows] == ["b", "b"]
@@ -130,20 +130,20 @@ def test_progress_counts_finished_tasks_and_missing_work(tmp_path: Path) -> None
     assert reports == [(0.0, "2 of 3 tasks"), (1.0, "3 of 3 tasks")]
 
 
-# --- Resuming, and folders that are refused ---------------------------------------------------------
+# --- Resuming, and refused folders -------------------------------------------------------------------
 
 
 def test_resumed_run_computes_missing_rows_only(tmp_path: Path) -> None:
     run_study(STUDY, Config(count=2), tmp_path / "whole", seed=3)
     out = tmp_path / "left"
     out.mkdir()
-    (out / ".run.json.123").write_text('{"study": "te')  # of a writer that was killed
+    (out / ".run.json.123").write_text('{"study": "te')  # of a killed writer
     run_study(STUDY, Config(count=2, place="attic"), out, seed=3)
     first, second = finished(out)
     before = second.stat().st_mtime_ns
     (out / "rows" / f".{first.name}.123").write_text(first.read_text()[:40])
     first.unlink()
-    run_study(STUDY, Config(count=2, place="cellar"), out, seed=3)  # a setting that results do not depend on
+    run_study(STUDY, Config(count=2, place="cellar"), out, seed=3)  # place does not affect results
     assert table(out) == table(tmp_path / "whole")
     assert second.stat().st_mtime_ns == before
     run_study(STUDY, Config(count=2), out, seed=3, resume=False)
@@ -169,7 +169,7 @@ def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tm
     recorded = {key: value for key, value in change.items() if key not in ("config", "seed")}
     (tmp_path / "run.json").write_text(json.dumps(record | recorded))
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    with pytest.raises(ValueError, match=rf"holds another run: {words}.* \(--out\), or --resume none"):
+    with pytest.raises(ValueError, match=rf"contains another run: {words}.* \(--out\), or --resume none"):
         run_study(STUDY, asked["config"], tmp_path, seed=asked["seed"])
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
@@ -179,12 +179,12 @@ def test_foreign_folders_and_damaged_rows_are_refused(tmp_path: Path) -> None:
     with folder.locked(), pytest.raises(ValueError, match=r"another run is using .* folder \(--out\)"):
         run_study(STUDY, Config(count=2), folder.path)
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ValueError, match="is not empty and holds no run"):
+    with pytest.raises(ValueError, match="is not empty and contains no run"):
         run_study(STUDY, Config(count=2), tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"letter.txt", "used"}
     run_study(STUDY, Config(count=2), tmp_path / "run")
     first, second = finished(tmp_path / "run")
-    for content, words in (('{"task": {"na', "is damaged"), (first.read_text(), "is of another task")):
+    for content, words in (('{"task": {"na', "is damaged"), (first.read_text(), "belongs to another task")):
         second.write_text(content)
         with pytest.raises(ValueError, match=rf"{second.name} {words}"):
             run_study(STUDY, Config(count=2), tmp_path / "run")
@@ -203,16 +203,18 @@ def test_shards_merge_into_the_table_of_one_run(tmp_path: Path) -> None:
         run_study(STUDY, Config(), tmp_path / "all", seed=3, merge=folders)
 
     run_study(STUDY, Config(), tmp_path / "one", seed=3)
-    with pytest.raises(ValueError, match=r"2 of 6 tasks are in none of the folders, .* task 0"):
+    with pytest.raises(ValueError, match=r"2 of 6 tasks are missing, the first is task 0"):
         merge(*shards[1:])
     merge(*shards[::-1])
     assert table(tmp_path / "all") == table(tmp_path / "one")
-    run_study(STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:])  # a shard that has all
+    run_study(
+        STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:]
+    )  # a shard that has all rows
     assert table(shards[0]) == table(tmp_path / "one")
     run_study(STUDY, Config(), tmp_path / "other", seed=4)
-    with pytest.raises(ValueError, match="other holds another run: seed is 4, not 3"):
+    with pytest.raises(ValueError, match="other contains another run: seed is 4, not 3"):
         merge(tmp_path / "other")
-    with pytest.raises(ValueError, match="which holds no run"):
+    with pytest.raises(ValueError, match="which contains no run"):
         merge(tmp_path / "nowhere")
     row = finished(shards[2])[0]
     content = json.loads(row.read_text())

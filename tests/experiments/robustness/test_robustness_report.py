@@ -56,7 +56,7 @@ def linear(slope: Any) -> torch.nn.Module:
 
 
 def quick(models: Any, points: Any, **options: Any) -> RobustnessReport:
-    """A report with little effort; options are those of `robustness_report` and of `AttackSettings`."""
+    """A quick report, with options of `robustness_report` and `AttackSettings`."""
     effort = {"etas": (1.0,), "n_noise": 2, "n_samples": 4, "steps": 5, "n_queries": 10}
     effort |= {name: options.pop(name) for name in AttackSettings.__dataclass_fields__ if name in options}
     return robustness_report(
@@ -65,7 +65,7 @@ def quick(models: Any, points: Any, **options: Any) -> RobustnessReport:
 
 
 class Masked(torch.nn.Module):
-    """A network whose outputs are steps, so that its gradient is zero almost everywhere."""
+    """A network with piecewise constant outputs, whose gradient is zero almost everywhere."""
 
     def __init__(self, inside: torch.nn.Module) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def test_regressor_has_its_largest_squared_error() -> None:
     assert "squared error" in report_html(report.summary)
 
 
-def test_masked_gradients_are_flagged_and_honest_ones_are_not() -> None:
+def test_only_masked_gradients_are_flagged() -> None:
     x, y = data()
     honest = linear(SLOPE).eval()
     models = {"honest": honest, "masked": Masked(honest).eval()}
@@ -144,14 +144,14 @@ def test_killed_report_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(KeyboardInterrupt):
         quick(model, (x, y), chunk=20, cache=tmp_path)
     resumed = quick(model, (x, y), chunk=20, cache=tmp_path)
-    assert len(calls) == 4  # of three batches the last was missing
+    assert len(calls) == 4  # one of three batches was missing
     assert resumed.summary["models"] == quick(model, (x, y), chunk=20).summary["models"]
-    quick(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are measured anew
+    quick(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are not in the cache
     assert len(calls) == 8
 
 
 @pytest.mark.slow
-def test_processes_give_the_same_report(tmp_path: Path) -> None:
+def test_report_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     """A module, a lambda and a file; the cache is read with any number of jobs."""
     x, y = data()
     exported = linear(np.array([0.5, 1.0, 0.0, 0.0])).eval()
@@ -171,14 +171,14 @@ def test_processes_give_the_same_report(tmp_path: Path) -> None:
         here = quick(models, loader).summary["models"]
     finally:
         torch.set_num_threads(threads)
-    assert quick(models, loader, n_jobs=2, cache=tmp_path / "kept").summary["models"] == here
-    files = sorted((tmp_path / "kept").iterdir())
+    assert quick(models, loader, n_jobs=2, cache=tmp_path / "cache").summary["models"] == here
+    files = sorted((tmp_path / "cache").iterdir())
     assert len(files) == 9
     files[4].unlink()
     times = {file: file.stat().st_mtime_ns for file in files if file.exists()}
-    assert quick(models, loader, n_jobs=1, cache=tmp_path / "kept").summary["models"] == here
+    assert quick(models, loader, n_jobs=1, cache=tmp_path / "cache").summary["models"] == here
     assert {file: file.stat().st_mtime_ns for file in times} == times
-    assert sorted((tmp_path / "kept").iterdir()) == files
+    assert sorted((tmp_path / "cache").iterdir()) == files
 
 
 def test_model_that_cannot_be_sent_to_a_process_is_named() -> None:
@@ -205,7 +205,7 @@ def test_fragile_radius_is_the_distance_to_the_boundary() -> None:
         assert all(a >= b - 1e-12 for a, b in zip(radii, distance[nearest], strict=True))
 
 
-def test_onnx_file_has_the_numbers_of_its_function(tmp_path: Path) -> None:
+def test_onnx_file_has_the_results_of_its_function(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     x, y = data(20)
@@ -221,9 +221,9 @@ def test_onnx_file_has_the_numbers_of_its_function(tmp_path: Path) -> None:
     )
     model = values.make_model(graph, opset_imports=[values.make_opsetid("", 13)], ir_version=8)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    kept = quick(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
+    loaded = quick(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
     plain = quick(lambda z: z @ slope, (x, y), norm="linf").summary["models"]["model"]
-    for a, b in zip(kept["norms"]["linf"], plain["norms"]["linf"], strict=True):
+    for a, b in zip(loaded["norms"]["linf"], plain["norms"]["linf"], strict=True):
         assert a["measures"]["worst"]["error"] == b["measures"]["worst"]["error"]
         assert a["measures"]["worst"]["loss"] == pytest.approx(b["measures"]["worst"]["loss"], rel=1e-12)
 
@@ -354,7 +354,7 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
         assert page.complaints == []
 
 
-def test_progress_alone_needs_an_extra() -> None:
+def test_only_progress_needs_an_extra() -> None:
     """It changes no result; without it a report needs neither hypothesis nor rich."""
     quiet, shown = (quick(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=shown) for shown in (False, True))
     assert quiet.summary == shown.summary
@@ -368,7 +368,7 @@ def test_progress_alone_needs_an_extra() -> None:
     assert "error 0 -> 50 % at linf 0.5" in run.stdout
 
 
-def test_torchattacks_runs_only_on_models_and_data_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest.MonkeyPatch) -> None:
     images, table = torch.zeros(2, 1, 4, 4), torch.zeros(2, 4)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
     model = as_model("network", network, "classifier")
@@ -388,7 +388,7 @@ def test_torchattacks_runs_only_on_models_and_data_it_takes(monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_worst_error_agrees_with_autoattack() -> None:
-    """The report tries what AutoAttack does and more: it finds its errors, up to one or two images."""
+    """The report runs the attacks of AutoAttack, and finds its errors up to two images."""
     torchattacks = pytest.importorskip("torchattacks")
     digits = load("digits")
     tested, labels = (part[:60] for part in digits.tensors("test"))

@@ -1,4 +1,4 @@
-"""The study of the cart and pole: its dynamics, its compiled learner, and the whole study."""
+"""The cart-pole study: dynamics, compiled learning, and runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COARSE = Grid(tuple(-r for r in REACH), REACH, (1, 1, 6, 12))
 
 
 def gymnasium_like(physics: Physics) -> Any:
-    """Gymnasium's problem with other physics; what it derives from them it does not derive again."""
+    """Gymnasium's problem with other physics, including the quantities it derives once."""
     env = pytest.importorskip("gymnasium").make("CartPole-v1").unwrapped
     env.gravity, env.masspole, env.length = physics.gravity, physics.mass, physics.length
     env.total_mass = env.masspole + env.masscart
@@ -39,12 +39,12 @@ def gymnasium_like(physics: Physics) -> Any:
 
 
 @pytest.mark.parametrize("physics", PHYSICS.values(), ids=PHYSICS)
-def test_every_step_is_that_of_gymnasium(physics: Physics) -> None:
+def test_steps_match_gymnasium(physics: Physics) -> None:
     env, draw = gymnasium_like(physics), np.random.default_rng(0)
     ends, theirs, ours = [], [], []
     for episode in range(60):
         env.reset(seed=episode)
-        aim = draw.choice([-0.1, 0.1])  # a pole that leans drives the cart over the edge
+        aim = draw.choice([-0.1, 0.1])  # a leaning pole drives the cart over the edge
         for _ in range(250):
             state = np.array(env.state)
             steered = int(state[2] + 0.3 * state[3] > aim)
@@ -73,7 +73,7 @@ def test_every_step_is_that_of_gymnasium(physics: Physics) -> None:
     ids=["regular", "outside", "inside"],
 )
 def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup: Backup) -> None:
-    """A plain loop, step by step, with the library's update where the table is robust."""
+    """A plain loop, with the library's update for robust methods."""
     cap, discount = 60, 0.9
     draw = np.random.default_rng(1)
     starts, numbers = draw.uniform(-START, START, (20, 4)), draw.random((20, cap, 2))
@@ -144,7 +144,7 @@ def test_physics_and_methods_of_the_paper() -> None:
 
 
 def test_methods_of_a_trial_differ_in_the_radius_alone() -> None:
-    """A radius that reaches no other cell leaves the regular run, number for number."""
+    """With a radius that reaches no other cell, every method equals the regular one exactly."""
     task = STUDY.tasks(TINY)[0]
     row = STUDY.compute_task(replace(TINY, rho=1e-12), task, rng(1))
     assert row["returns"]["regular"] == row["returns"]["outside"] == row["returns"]["inside"]

@@ -1,4 +1,4 @@
-"""The pricing study: its exact risks and minimisers, stacked training against the library, and the study."""
+"""The pricing study: exact risks and minimisers, stacked training against the library, and runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def problems(cost: Cost, trials: int = 3) -> tuple[PricingProblem, Any]:
 
 
 def test_true_risk_to_all_digits() -> None:
-    """Three features of two dimensions: an integral over a plane."""
+    """Three features in two dimensions, by Gauss-Hermite quadrature."""
     draw = np.random.default_rng(5)
     market = Market(*(draw.normal(size=shape) / 2 for shape in ((1, 2), (1, 2), (1, 3, 2), (1, 3))))
     risk = true_risk(market)
@@ -73,14 +73,14 @@ def test_true_risk_to_all_digits() -> None:
     x = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
     g = np.cos(x @ market.omega[0].T + market.b[0])
     a, b = np.tanh(3 * x @ market.beta1[0]), np.exp(-2 * x @ market.beta2[0])
-    # Gauss-Hermite is good to this where the tanh is as steep as here.
+    # The accuracy of the quadrature for a tanh of this slope.
     np.testing.assert_allclose(risk.H[0], -(g.T * (weights * a)) @ g, atol=1e-6)
     np.testing.assert_allclose(risk.q[0], -(weights * b) @ g, atol=1e-12)
     assert np.abs(risk.H[0]).min() > 1e-3
 
 
-def certified(H: Any, q: Any, theta: Any, radius: float) -> None:
-    """The conditions that make theta the minimiser over the whole ball, by themselves."""
+def check_minimiser(H: Any, q: Any, theta: Any, radius: float) -> None:
+    """Check the sufficient conditions for theta to be a minimiser over the ball."""
     push = -(q / 2 + H @ theta)  # lambda theta
     length = np.linalg.norm(theta)
     scale = np.abs(H).max() * radius + np.abs(q).max()
@@ -93,28 +93,25 @@ def certified(H: Any, q: Any, theta: Any, radius: float) -> None:
         assert abs(multiplier) <= 1e-8 * scale
 
 
-def test_least_in_ball_is_certified() -> None:
+def test_least_in_ball_satisfies_the_optimality_conditions() -> None:
     draw = np.random.default_rng(7)
     H = draw.normal(size=(20, 6, 6))
     H = H + H.swapaxes(1, 2)
     q = draw.normal(size=(20, 6))
     H[5:10] = H[5:10] @ H[5:10]  # positive: minima inside for a large radius
-    H[10:15, 3:, :] = H[10:15, :, 3:] = 0  # a kernel, pushed along it or not
+    H[10:15, 3:, :] = H[10:15, :, 3:] = 0  # a null space, with and without gradient along it
     q[12:15, 3:] = 0
-    H[15], q[15] = (
-        np.diag([-1.0, 2, 2, 2, 2, 2]),
-        np.eye(6)[1],
-    )  # nothing pushes along the negative eigenvalue
+    H[15], q[15] = np.diag([-1.0, 2, 2, 2, 2, 2]), np.eye(6)[1]  # no gradient along the negative eigenvalue
     H[16:18], q[16] = 0, 0
     H[18], q[18] = -np.eye(6), 0
     for radius in (0.05, 1.0, 50.0):
         theta = least_in_ball(Quadratic(H, q), radius)
         for t in range(20):
-            certified(H[t], q[t], theta[t], radius)
+            check_minimiser(H[t], q[t], theta[t], radius)
 
 
 @pytest.mark.parametrize("cost", [Cost(), BOUNDED])
-def test_gradients_are_those_of_the_costs(cost: Cost) -> None:
+def test_gradients_match_differences_of_the_costs(cost: Cost) -> None:
     problem, theta = problems(cost)
     h = 1e-6
     numeric = np.empty_like(theta)
@@ -132,8 +129,8 @@ def test_gradients_are_those_of_the_costs(cost: Cost) -> None:
 
 @pytest.mark.parametrize("cost", [Cost(), BOUNDED])
 @pytest.mark.parametrize("estimator", [SG(3), RTMLMC(4)])
-def test_stacked_gradient_is_the_library_s(cost: Cost, estimator: Any) -> None:
-    """On one trial, with the same draws."""
+def test_stacked_gradient_matches_regularized_loss(cost: Cost, estimator: Any) -> None:
+    """On one trial, with the same random numbers."""
     market, theta = markets(1), problems(cost, 1)[1]
     x, z = draw_data(market, 7, 5, rng(2))
     problem = PricingProblem(market, cost, x, z)
@@ -157,7 +154,7 @@ def test_stacked_gradient_is_the_library_s(cost: Cost, estimator: Any) -> None:
 
 
 def test_trials_do_not_mix() -> None:
-    """RT-MLMC gives trials different numbers of points: its mean must be that of SG, in every trial."""
+    """RT-MLMC has a different number of points in each trial; its mean must equal that of SG in all."""
     problem, theta = problems(Cost())
     draw = rng(12)
 
@@ -195,7 +192,7 @@ def test_run_writes_improvements_over_erm(tmp_path: Path, reading: str, norm: st
 
 
 def test_excess_with_bounded_prices() -> None:
-    """Against R* by another integration, and the risk of a rule by another sample."""
+    """Against R* and the risk of a rule on an independent sample."""
     market = markets(2)
     theta = np.random.default_rng(3).normal(size=(1, 2, 12))
     config = replace(TINY, reading="prices", test_points=60_000)

@@ -156,13 +156,13 @@ def test_numbers_beyond_the_precision() -> None:
     half = np.float16([[1.0, 2.0]])
     for distribution, word in (
         (Ball(2, 1e200), "radius is 1e\\+200"),
-        (Gaussian(1e200), "scale is 1e\\+200"),
+        (Gaussian(1e200), "std is 1e\\+200"),
     ):
         with pytest.raises(ValueError, match=f"{word} around .*; expected points within .*float32"):
-            distribution.sample(single, 2, rng(0))
+            distribution.sample(single, 2, rng=rng(0))
     ball = Ball(inf, most)
     for call in (
-        lambda: ball.sample(np.zeros((1, 2)), 2, rng(0)),
+        lambda: ball.sample(np.zeros((1, 2)), 2, rng=rng(0)),
         lambda: Ball(2, 1e200).steepest(single),
         lambda: Ball(2, 1e200).variance(0 * single),
         lambda: Gaussian(1e200).log_mgf(0 * single),
@@ -171,8 +171,8 @@ def test_numbers_beyond_the_precision() -> None:
         lambda: robust_risk(
             lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
         ),
-        lambda: Ball(2, 1e30).sample(half, 2, rng(0)),
-        lambda: Ball(2, 1e30).sample_tilted(half, half, 2, rng(0)),
+        lambda: Ball(2, 1e30).sample(half, 2, rng=rng(0)),
+        lambda: Ball(2, 1e30).sample_tilted(half, half, 2, rng=rng(0)),
         lambda: fgm(None, half, Ball(2, 1e30), gradient=lambda x, i: x),
         lambda: robust_risk(
             lambda x, i: x[:, 0], half, Ball(2, 1e30), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
@@ -180,15 +180,17 @@ def test_numbers_beyond_the_precision() -> None:
     ):
         with pytest.raises(
             ValueError,
-            match=r"(radius|scale|step) is .*|points reach .*; expected points within the range of",
+            match=r"(radius|std|step) is .*|points reach .*; expected points within the range of",
         ):
             call()
     assert r2(np.float32([[3e38, 3e38]]), Ball(1, 2.0))[0] == inf
-    with pytest.raises(ValueError, match="z contains NaN or infinity"):
-        Gaussian(1.0).sample(np.array([np.nan]), 2, rng(0))
+    with pytest.raises(ValueError, match="x contains NaN or infinity"):
+        Gaussian(1.0).sample(np.array([np.nan]), 2, rng=rng(0))
     for norm in (1, 2, inf):
         for x in (np.inf, np.nan, most):
-            with pytest.raises(ValueError, match="x - z contains NaN or infinity, or its norm overflows"):
+            with pytest.raises(
+                ValueError, match="points - x contains NaN or infinity, or its norm overflows"
+            ):
                 Ball(norm, 1.0).project(np.array([x, most]), np.array([0.0, -most]))
         assert not Ball(norm, 1.0).contains(np.array([most]), np.array([-most]))
         assert not Ball(norm, most).contains(np.array([inf]), np.array([0.0]))
@@ -211,10 +213,16 @@ def test_invalid_arguments() -> None:
     for call, message in (
         (lambda: Ball(3, 1.0).project(z, z), r"norm is 3.0; expected 1, 2 or inf"),
         *((partial(ball.log_volume, d), f"d is {d!r}") for d in (0, 2.0, True)),
-        (lambda: ball.project(np.zeros((2, 3)), np.zeros((2, 4))), r"x has shape \(2, 3\) and z \(2, 4\)"),
-        (lambda: ball.contains(np.zeros((2, 1)), np.zeros((2, 3))), r"x has shape \(2, 1\) and z \(2, 3\)"),
+        (
+            lambda: ball.project(np.zeros((2, 3)), np.zeros((2, 4))),
+            r"points has shape \(2, 3\) and x \(2, 4\)",
+        ),
+        (
+            lambda: ball.contains(np.zeros((2, 1)), np.zeros((2, 3))),
+            r"points has shape \(2, 1\) and x \(2, 3\)",
+        ),
         (lambda: ball.dual_norm([1.0, 2.0]), "g is"),
-        (lambda: ball.project(z, torch.zeros(3)), "z is a torch array and x a numpy array"),
+        (lambda: ball.project(z, torch.zeros(3)), "x is a torch array and points a numpy array"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             call()

@@ -6,6 +6,7 @@ Every statistical test here has a fixed seed and an error level of one in a mill
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import product
 from math import inf, sqrt
 from typing import Any
@@ -38,7 +39,7 @@ def draws(norm: float, d: int, mode: tuple[bool, bool], seed: int) -> Any:
     """Points of the unit ball that are independent of each other, from every place in a small sample."""
     antithetic, qmc = mode
     n = 2500 if d <= 50 else 500
-    points = Ball(norm, 1.0).sample(np.zeros((n, d)), 4, rng(seed), antithetic=antithetic, qmc=qmc)
+    points = Ball(norm, 1.0).sample(np.zeros((n, d)), 4, rng=rng(seed), antithetic=antithetic, qmc=qmc)
     # One point of each entry: the four of one entry may depend on each other, the entries do not.
     return points[np.arange(n), np.arange(n) % 4]
 
@@ -82,7 +83,7 @@ def test_every_library_draws_the_same_distribution(arrays: Arrays) -> None:
     z = arrays.asarray(np.tile(np.array([1.0, -2.0, 0.5]), (400, 1)))
     for norm, (antithetic, qmc) in product(ANY_NORM, MODES):
         ball = Ball(norm, 0.5)
-        x = ball.sample(z, 6, rng(3), antithetic=antithetic, qmc=qmc)
+        x = ball.sample(z, 6, rng=rng(3), antithetic=antithetic, qmc=qmc)
         assert x.dtype == arrays.dtype
         assert tuple(x.shape) == (400, 6, 3)
         assert bool(arrays.xp.all(ball.contains(x, z[:, None, :])))
@@ -93,10 +94,10 @@ def test_every_library_draws_the_same_distribution(arrays: Arrays) -> None:
         assert np.all(np.abs(b.mean(axis=0)) < 5.1 * sqrt(moment(2, norm, 3) / 400)), norm
         # float32 rounds x = z + b to about 1e-7 of z, which must not show.
         assert len(np.unique(b[:, 0])) > 390
-        still = Ball(norm, 0.0).sample(z, 3, rng(0), antithetic=antithetic, qmc=qmc)
+        still = Ball(norm, 0.0).sample(z, 3, rng=rng(0), antithetic=antithetic, qmc=qmc)
         assert np.array_equal(arrays.numpy(still), np.repeat(arrays.numpy(z)[:, None, :], 3, axis=1))
         if antithetic and not qmc:  # pairs are neighbours
-            pairs = arrays.numpy(ball.sample(0 * z, 7, rng(0), antithetic=True))
+            pairs = arrays.numpy(ball.sample(0 * z, 7, rng=rng(0), antithetic=True))
             assert np.array_equal(pairs[:, 0:6:2], -pairs[:, 1:6:2])
 
 
@@ -104,7 +105,7 @@ def test_clip_moves_points_outside_the_box_to_its_faces(arrays: Arrays) -> None:
     z = arrays.asarray([[0.0, 1.0, 0.5]])
     for norm in ANY_NORM:
         free, ball = Ball(norm, 0.4), Ball(norm, 0.4, clip=(0.0, 1.0))
-        x, inside = free.sample(z, 500, rng(2)), ball.sample(z, 500, rng(2))
+        x, inside = free.sample(z, 500, rng=rng(2)), ball.sample(z, 500, rng=rng(2))
         assert np.array_equal(arrays.numpy(inside), np.clip(arrays.numpy(x), 0, 1))
         assert bool(arrays.xp.all(ball.contains(inside, z[:, None, :])))
         assert 100 < int(np.sum(arrays.numpy(inside)[..., 0] == 0)) < 400  # half of it, about
@@ -114,7 +115,7 @@ def test_quasi_random_points_fill_the_ball_more_evenly() -> None:
     """The mean of a smooth function varies less over Sobol points, and over pairs where it is odd."""
 
     def spread(norm: float, d: int, **how: bool) -> float:
-        x = Ball(norm, 1.0).sample(np.zeros((400, d)), 64, rng(5), **how)
+        x = Ball(norm, 1.0).sample(np.zeros((400, d)), 64, rng=rng(5), **how)
         t = x.sum(axis=-1) / sqrt(float(Ball(norm, 1.0).variance(np.ones(d))))
         return float((t + 0.1 * t**2).mean(axis=1).std())
 
@@ -122,7 +123,7 @@ def test_quasi_random_points_fill_the_ball_more_evenly() -> None:
     for norm, d in product(NORMS, (2, 10)):
         assert spread(norm, d, antithetic=True) < spread(norm, d) / 1.5
         assert spread(norm, d, qmc=True) < spread(norm, d) / 1.5
-    x, same, other = (Ball(2, 1.0).sample(np.zeros((3, 2)), 8, rng(k), qmc=True) for k in (0, 0, 1))
+    x, same, other = (Ball(2, 1.0).sample(np.zeros((3, 2)), 8, rng=rng(k), qmc=True) for k in (0, 0, 1))
     assert len(np.unique(x[:, :, 0])) == 24  # entries have points of their own
     assert np.array_equal(x, same)
     assert not np.array_equal(x, other)
@@ -133,48 +134,60 @@ def test_quasi_random_points_say_what_is_missing(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(ImportError, match=r"phiball\[verify\]"):
-        Ball(2, 1.0).sample(np.zeros((1, 2)), 4, rng(0), qmc=True)
+        Ball(2, 1.0).sample(np.zeros((1, 2)), 4, rng=rng(0), qmc=True)
 
 
 def test_the_gaussian_distribution(arrays: Arrays) -> None:
     z = arrays.asarray(np.full((4, 2, 2), 3.0))
-    x = Gaussian(0.5).sample(z, 800, rng(0), event_ndim=2)
+    x = Gaussian(0.5).sample(z, 800, rng=rng(0), event_ndim=2)
     assert tuple(x.shape) == (4, 800, 2, 2)
     assert x.dtype == arrays.dtype
     b = (arrays.numpy(x).astype(float) - 3) / 0.5
     assert stats.kstest(b.ravel(), "norm").pvalue > LEVEL
 
 
+def test_norms_by_name_and_seeds() -> None:
+    assert [Ball(name, 0.5) for name in ("l1", "l2", "linf")] == [Ball(p, 0.5) for p in (1, 2, inf)]
+    z = np.zeros((2, 3))
+    for distribution in (Ball("l2", 0.5), Gaussian(0.5)):
+        for draw in (distribution.sample, partial(distribution.sample_tilted, z)):
+            points = [np.asarray(draw(z, 4, rng=source)[0]) for source in (3, np.int64(3), rng(3))]
+            assert np.array_equal(points[0], points[1])
+            assert np.array_equal(points[0], points[2])
+            first, second = (np.asarray(draw(z, 4)[0]) for _ in range(2))
+            assert not np.array_equal(first, second)
+
+
 def test_invalid_arguments() -> None:
-    z, make = np.zeros((2, 3)), np.random.default_rng
+    z = np.zeros((2, 3))
 
     def sample(z: Any = z, n: Any = 2, source: Any = None, distribution: Any = None, **how: Any) -> Any:
-        return lambda: (distribution or Ball(2, 1.0)).sample(z, n, source or rng(0), **how)
+        return lambda: (distribution or Ball(2, 1.0)).sample(z, n, rng=source or rng(0), **how)
 
     for error, calls in {
         ValueError: {
             "norm is 0.5": lambda: Ball(0.5, 1.0),
+            "norm is '2'; expected 'l1', 'l2', 'linf' or a number": lambda: Ball("2", 1.0),
             "norm is nan": lambda: Ball(float("nan"), 1.0),
             "radius is -1.0": lambda: Ball(2, -1.0),
             "radius is inf": lambda: Ball(2, inf),
             "clip is": lambda: Ball(2, 1.0, clip=(1.0, 0.0)),
             "clip is 3": lambda: Ball(2, 1.0, clip=3),
-            "scale is -0.1": lambda: Gaussian(-0.1),
-            "n is 0": sample(n=0),
-            "n is 2.0": sample(n=2.0),
+            "std is -0.1": lambda: Gaussian(-0.1),
+            "n_samples is 0": sample(n=0),
+            "n_samples is 2.0": sample(n=2.0),
             "event_ndim is 3": sample(event_ndim=3),
             "at least one coordinate": sample(np.zeros((2, 0))),
-            "z contains NaN": sample(np.array([[np.nan]])),
+            "x contains NaN": sample(np.array([[np.nan]])),
             "leaves the box": sample(np.array([[1.5]]), distribution=Ball(2, 1.0, clip=(0.0, 1.0))),
             "21201": sample(np.zeros((1, 21201)), qmc=True),
         },
         TypeError: {
-            "norm is '2'; expected a number of at least 1, or math.inf": lambda: Ball("2", 1.0),
             "radius is None": lambda: Ball(2, None),
-            "z has dtype": sample(z.astype(int)),
-            "z is": sample([[0.0]]),
-            r"expected what phiball.backends.rng\(seed\) makes": sample(source=make(0)),
-            "rng is": sample(source=make(0), distribution=Gaussian(1.0)),
+            "x has dtype": sample(z.astype(int)),
+            "x is": sample([[0.0]]),
+            "rng is 'seed'; expected a whole number": sample(source="seed"),
+            "rng is 1.5": sample(source=1.5, distribution=Gaussian(1.0)),
         },
     }.items():
         for message, call in calls.items():

@@ -31,7 +31,6 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.linear import LinearProblem
 from phiball.refimpl.optimize import onto_ball
-from phiball.refimpl.risk import integrated_risk
 from phiball.refimpl.theory import r2, r3, surrogate
 from tests.support.arrays import Arrays
 from tests.support.distributions import ANY_NORM, NORMS
@@ -54,15 +53,17 @@ def test_samples_are_the_image_of_those_of_the_plain_ball(arrays: Arrays) -> Non
         zeros = arrays.asarray(np.zeros((3, len(MOVING))))
         for how in ({}, {"antithetic": True}, {"qmc": True}):
             b = np.zeros((3, 8, 6))
-            b[..., MOVING] = SIZES[MOVING] * arrays.numpy(plain.sample(zeros, 8, rng(5), **how))
-            x = ball.sample(arrays.asarray(z), 8, rng(5), **how)
+            b[..., MOVING] = SIZES[MOVING] * arrays.numpy(plain.sample(zeros, 8, rng=rng(5), **how))
+            x = ball.sample(arrays.asarray(z), 8, rng=rng(5), **how)
             assert x.dtype == arrays.dtype
             assert np.allclose(arrays.numpy(x), z[:, None] + b, atol=20 * arrays.eps)
             assert bool(arrays.xp.all(ball.contains(x, arrays.asarray(z[:, None]))))
         if norm in NORMS:
             tilts = arrays.asarray((SIZES * s)[:, MOVING])
-            b[..., MOVING], log_w = (arrays.numpy(a) for a in plain.sample_tilted(zeros, tilts, 8, rng(6)))
-            x, found = ball.sample_tilted(arrays.asarray(z), arrays.asarray(s), 8, rng(6))
+            b[..., MOVING], log_w = (
+                arrays.numpy(a) for a in plain.sample_tilted(zeros, tilts, 8, rng=rng(6))
+            )
+            x, found = ball.sample_tilted(arrays.asarray(z), arrays.asarray(s), 8, rng=rng(6))
             assert np.allclose(arrays.numpy(x), z[:, None] + SIZES * b, atol=20 * arrays.eps)
             assert np.allclose(arrays.numpy(found), log_w, atol=20 * arrays.eps)
 
@@ -104,8 +105,8 @@ def test_masks_of_data_points(norm: float) -> None:
     ball = Ball(norm, 0.5, feature_scale=np.array([1.0, 2.0, 1.0, 1.0, 4.0, 1.0])).masked(MASK)
     z, s, n = normal(5, 5, 6), normal(6, 5, 6), 4000
     sizes, counts = ball.feature_scale.values, MASK.sum(-1)
-    x = ball.sample(z, n, rng(1))
-    tilted, log_w = ball.sample_tilted(z, s, n, rng(2))
+    x = ball.sample(z, n, rng=rng(1))
+    tilted, log_w = ball.sample_tilted(z, s, n, rng=rng(2))
     for k, m in enumerate(counts):
         moves = MASK[k] > 0
         for points in (x, tilted):
@@ -149,15 +150,19 @@ def test_objectives_and_risks_follow_the_data_points() -> None:
     tilted = RegularizedLoss(ball, 0.3, ENTROPIC, SG(0), Tilted(gradient=slope))
     value = tilted(check, z, rng=rng(0))
     assert value == pytest.approx(exact.mean(), rel=1e-12)  # exact from one point, as the loss is linear
-    risk = robust_risk(
-        check, z, ball, 0.3, ENTROPIC, n_samples=3000, rng=rng(0), proposal=Tilted(gradient=slope)
-    )
+    method = Tilted(gradient=slope)
+    risk = robust_risk(check, z, ball, 0.3, n_samples=3000, rng=rng(0), method=method)
     assert np.allclose(risk.values, exact, rtol=1e-12)
     robust_risk(check, z, ball, 0.3, QUADRATIC, n_samples=2000, rng=rng(0), chunk=500)
     worst_case_sample(check, z, ball, 0.3, QUADRATIC, size=20, n_samples=50, rng=rng(0))
     top = check(z, np.arange(5)) + r2(slope(z, None), ball)
     worst = adversarial_risk(
-        check, z, ball, n_samples=2000, rng=rng(0), attack=lambda z: pgm(None, z, ball, gradient=slope)
+        check,
+        z,
+        ball,
+        n_samples=2000,
+        rng=rng(0),
+        attack=lambda _, x, ball: pgm(None, x, ball, gradient=slope),
     )
     for values in (worst.values, check(fgm(None, z, ball, gradient=slope), np.arange(5))):
         assert np.allclose(values, top, rtol=1e-12)
@@ -180,10 +185,10 @@ def test_images_volumes_and_the_theory() -> None:
                 function(g, Ball(2, 0.7, feature_scale=SIZES), 0.3, phi), function(inner, plain, 0.3, phi)
             )
     assert np.all(surrogate(g, Ball(2, 0.7, feature_scale=0 * SIZES), 0.3, QUADRATIC) == 0)
-    line = integrated_risk(
-        lambda x, i: x[:, 0] ** 2, z[:, 0, :1], Ball(2, 0.5, feature_scale=[3.0]), 0.3, QUADRATIC
+    line, wide = (
+        robust_risk(lambda x, i: x[:, 0] ** 2, z[:, 0, :1], ball, 0.3, QUADRATIC, method="quadrature")
+        for ball in (Ball(2, 0.5, feature_scale=[3.0]), Ball(2, 1.5))
     )
-    wide = integrated_risk(lambda x, i: x[:, 0] ** 2, z[:, 0, :1], Ball(2, 1.5), 0.3, QUADRATIC)
     assert float(line.value) == pytest.approx(float(wide.value), rel=1e-13)
     small, large = Ball(2, 1.0, feature_scale=0.5), Ball(2, 0.5)
     x = np.array([[3.0, 4.0]])
@@ -202,14 +207,14 @@ def test_gradients_pass_through_the_moments() -> None:
 
 def test_balls_compare_print_and_travel() -> None:
     ball = Ball(2, 0.5, feature_scale=[1, 0, 2])
-    assert repr(ball) == "Ball(norm=2.0, radius=0.5, scale=[1.0, 0.0, 2.0])"
+    assert repr(ball) == "Ball(norm=2.0, radius=0.5, feature_scale=[1.0, 0.0, 2.0])"
     assert repr(Ball(2, 0.5, (0, 1))) == "Ball(norm=2.0, radius=0.5, clip=(0.0, 1.0))"
     assert "(5, 6), 18 of them 0" in repr(Ball(2, 1.0).masked(MASK))
     np.testing.assert_array_equal(Ball(2, 1.0).masked(MASK).feature_scale.values, MASK)
     same = Ball(2, 0.5, feature_scale=np.array([1.0, 0.0, 2.0]))
     assert ball == same
     assert hash(ball) == hash(same)
-    assert ball != replace(ball, scale=[1, 0, 3])
+    assert ball != replace(ball, feature_scale=[1, 0, 3])
     assert ball != Ball(2, 0.5)
     assert pickle.loads(pickle.dumps(ball)) == ball
     torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -230,17 +235,23 @@ def test_invalid_sizes() -> None:
             sized(scale)
     for call, message in (
         *((partial(sized, bad), "scale is") for bad in ([-1.0], [np.nan], [inf], [])),
-        *((lambda bad=bad: sized(bad).sample(z, 2, rng(0)), "scale has shape") for bad in ([1.0, 2.0], MASK)),
+        *(
+            (lambda bad=bad: sized(bad).sample(z, 2, rng=rng(0)), "scale has shape")
+            for bad in ([1.0, 2.0], MASK)
+        ),
         # Never along the axis of the samples.
         (lambda: sized(np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z), "scale has shape"),
         (lambda: ball.masked(np.ones(4)), "mask has shape"),
         (lambda: onto_ball(ball), "no scale"),
-        (lambda: LinearProblem("logistic", ball, eta=1.0), "own scale"),
+        (lambda: LinearProblem("logistic", ball, eta=1.0), "own feature_scale"),
         (
             lambda: worst_case_density(loss, z, ball, 1.0, ENTROPIC, at=z, n_samples=4, rng=rng(0)),
-            "without clip or scale",
+            "without clip or feature_scale",
         ),
-        (lambda: integrated_risk(loss, z[:, :2], sized([1.0, 0.0]), 1.0, ENTROPIC), "none of them 0"),
+        (
+            lambda: robust_risk(loss, z[:, :2], sized([1.0, 0.0]), 1.0, method="quadrature"),
+            "expected a positive feature_scale",
+        ),
         (
             lambda: surrogate(np.ones((5, 6)), Ball(2, 0.5).masked(MASK), 1.0, QUADRATIC),
             "as many coordinates that move",

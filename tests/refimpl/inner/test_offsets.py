@@ -96,19 +96,25 @@ F = np.arange(5.0)
 
 def test_invalid_arguments() -> None:
     for losses, offsets, eta, p, message in (
-        (F[None], [0, 5], 1.0, None, r"losses has shape \(1, 5\); expected a flat array"),
+        (
+            F[None],
+            [0, 5],
+            1.0,
+            None,
+            r"losses has shape \(1, 5\); with offsets, expected a nonempty flat array",
+        ),
         (F[:0], [0, 0], 1.0, None, r"losses has shape \(0,\)"),
         (np.r_[F, np.nan], [0, 2, 6], 1.0, None, "losses contains nan"),
         (F, [0, 4], 1.0, None, "from 0 to 4; expected from 0 to the number of losses, 5"),
         (F, [1, 5], 1.0, None, "offsets goes from 1 to 5"),
         (F, [0, 3, 3, 5], 1.0, None, "offsets goes from 3 to 3 at row 1; expected at least one loss"),
         (F, [0, 4, 2, 5], 1.0, None, "offsets goes from 4 to 2 at row 1"),
-        (F, [0], 1.0, None, r"offsets has shape \(1,\); expected \(n \+ 1,\)"),
+        (F, [0], 1.0, None, r"offsets has shape \(1,\); expected \(n \+ 1,\) for n >= 1 rows"),
         (F, [0.0, 5.0], 1.0, None, "offsets has dtype float64; expected integers"),
         (F, 5, 1.0, None, "offsets is of type int; expected a list of integers"),
         (F, [0, 2, 5], np.ones(3), None, r"eta has shape \(3,\); .*\(len\(offsets\) - 1,\) = \(2,\)"),
         (F, [0, 2, 5], -1.0, None, "eta is -1.0"),
-        (F, [0, 2, 5], 1.0, np.full(4, 0.25), r"p has shape \(4,\); expected that of losses, \(5,\)"),
+        (F, [0, 2, 5], 1.0, np.full(4, 0.25), r"p has shape \(4,\); expected the shape of losses, \(5,\)"),
         (F, [0, 2, 5], 1.0, np.full(5, 0.5), "p sums to 1.5"),
         (F, [0, 2, 5], 1.0, np.array([1.5, -0.5, 0.5, 0.5, 0.0]), "p contains -0.5"),
     ):

@@ -1,4 +1,4 @@
-"""Fitted linear models: the minimum and the gap to it. (At radius 0 they are scikit-learn's: ../sklearn.)"""
+"""Fits of linear models and their gaps; ../sklearn compares fits of radius 0 with scikit-learn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.arrays import Arrays
 
 @cache
 def table(name: str) -> tuple[Any, Any]:
-    """Standardised data of scikit-learn, and labels that suit: signs, numbers or counts."""
+    """Standardised data of scikit-learn, with suitable labels: signs, numbers or counts."""
     load = {"cancer": load_breast_cancer, "diabetes": load_diabetes, "wine": load_wine}[name]
     X, y = load(return_X_y=True)
     X = StandardScaler().fit_transform(X)
@@ -67,10 +67,10 @@ def data_of(problem: LinearProblem) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_gap_bounds_what_is_missing(name: str) -> None:
-    """No model that another optimiser finds is better than ours by more than the gap, at any precision.
+def test_gap_bounds_the_suboptimality(name: str) -> None:
+    """No model found by another optimiser is better by more than the gap, at any precision.
 
-    The gap of a rough solution covers the distance to the fine one, and shrinks with it.
+    The gap of a rough solution covers the distance to the fine one.
     """
     problem = CASES[name]
     X, y = data_of(problem)
@@ -78,11 +78,11 @@ def test_the_gap_bounds_what_is_missing(name: str) -> None:
     assert fine.converged
     assert problem.intercept or fine.intercept == 0
     assert -1e-12 < fine.gap < 1e-7
-    for most in (1, 2, 4):
-        rough = fit_linear_model(problem, X, y, n_points=64, max_iter=most)
-        if rough.n_nodes == fine.n_nodes:  # else the two integrate differently, by their errors
+    for max_iter in (1, 2, 4):
+        rough = fit_linear_model(problem, X, y, n_points=64, max_iter=max_iter)
+        if rough.n_nodes == fine.n_nodes:  # otherwise the integrals differ by their errors
             assert rough.value - fine.value <= rough.gap + 1e-13
-    # Powell's method knows nothing of gradients, planes or ridges.
+    # Powell's method shares nothing with the solver: it uses values alone.
     size = fine.coef.size
     start = np.concatenate([np.ravel(fine.coef), np.ravel(fine.intercept)])
 
@@ -94,8 +94,8 @@ def test_the_gap_bounds_what_is_missing(name: str) -> None:
         assert fine.value - float(found.fun) <= fine.gap + fine.error + 1e-12
 
 
-def test_a_planted_fault_makes_the_gap_large() -> None:
-    """Coefficients that are off have a gap of that size: the value minus the bound from their own planes."""
+def test_gap_of_a_wrong_solution_is_large() -> None:
+    """The gap of wrong coefficients is at least their suboptimality."""
     problem = CASES["logistic"]
     X, y = data_of(problem)
     rough = fit_linear_model(problem, X, y, max_iter=1)
@@ -103,7 +103,7 @@ def test_a_planted_fault_makes_the_gap_large() -> None:
     assert rough.gap > rough.value - fine.value > 1e-4
     without = LinearProblem("logistic", Ball(2, 0.5), 0.1)
     assert fit_linear_model(without, X, y).gap == inf
-    # An intercept that is off by little, where no step was taken: its slope alone tells.
+    # A slightly wrong intercept without any step: only its slope reveals it.
     one = np.ones((len(y), 1)) * 1e-3
     for shift in (0.3, 1e-2, 1e-4):
         flat = fit_linear_model(problem, one, y)
@@ -114,7 +114,7 @@ def test_a_planted_fault_makes_the_gap_large() -> None:
 
 
 def test_kinks_with_no_example_near_them() -> None:
-    """Where the second derivative is 0 the solver goes on; where the intercept is free the gap is tiny."""
+    """The solver proceeds where the Hessian is 0; the gap is tiny for a nonunique intercept."""
     X, y = load_iris(return_X_y=True)
     X, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], np.where(y[::3] == 1, 1.0, -1.0)
     problem = LinearProblem("hinge", ridge=1 / len(y))
@@ -131,8 +131,8 @@ def test_kinks_with_no_example_near_them() -> None:
         assert fit_linear_model(problem, X, y).gap < 1e-6
 
 
-def test_a_start_saves_iterations_and_weights_repeat_examples() -> None:
-    """A warm start ends at the same model; a weight of two is the example twice, and 0 leaves it out."""
+def test_warm_start_and_sample_weights() -> None:
+    """A warm start at the solution takes no step; a weight of two repeats an example, and 0 removes it."""
     problem = CASES["logistic"]
     X, y = data_of(problem)
     first = fit_linear_model(problem, X, y, tol=1e-10)
@@ -154,8 +154,8 @@ def test_arrays_of_every_library(doubles: Arrays) -> None:
     assert doubles.numpy(model.coef) == pytest.approx(reference.coef, abs=1e-8)
 
 
-def test_kinks_in_the_coefficients_are_refused() -> None:
-    """eta = 0 in norms other than 2 is no smooth problem: say so."""
+def test_eta_0_is_rejected_in_norms_other_than_2() -> None:
+    """The objective has kinks in the coefficients."""
     X, y = data_of(CASES["logistic"])
     with pytest.raises(ValueError, match="eta is 0 and the norm inf"):
         fit_linear_model(LinearProblem("logistic", Ball(inf, 0.5), 0.0), X, y)

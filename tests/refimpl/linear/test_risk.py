@@ -35,7 +35,7 @@ FAMILIES = {
 
 
 def one_example(loss: str, m: float, r: float, y: float, d: int, eta: float, phi: Divergence) -> Any:
-    """The risk of a model with the prediction m at x = 0, whose coefficients have the length r."""
+    """The risk of a model with prediction m at x = 0 and coefficients of length r."""
     theta = np.full(d, r / np.sqrt(d))
     problem = LinearProblem(loss, Ball(2, 1.0), eta, phi)
     return linear_model_risk(problem, theta, m, np.zeros((1, d)), np.asarray([y]))
@@ -62,18 +62,18 @@ EXAMPLES: list[Any] = [
 
 
 @pytest.mark.parametrize(("loss", "m", "r", "y", "d", "eta", "divergence"), EXAMPLES)
-def test_the_value_is_that_of_the_oracle(
+def test_value_matches_the_oracle(
     loss: str, m: float, r: float, y: float, d: int, eta: float, divergence: str
 ) -> None:
-    """To ten digits, with and without kinks, and `error` admits what is missing."""
+    """To ten digits, with and without kinks; `error` is as small."""
     risk = one_example(loss, m, r, y, d, eta, FAMILIES.get(divergence, ENTROPIC))
     exact = example_risk(loss, m, r, y, d, min(eta, 1.0), divergence)
     assert abs(risk.value - exact) <= 1e-10 * (1 + abs(exact))
     assert risk.error <= 1e-9 * (1 + abs(exact))
 
 
-def test_levels_are_crossed_where_they_are() -> None:
-    """The loss is the level at a crossing, whatever its shape: flat parts, tails of exponentials, kinks."""
+def test_loss_equals_the_level_at_a_crossing() -> None:
+    """For losses with flat parts, exponential tails and kinks."""
     source = np.random.default_rng(0)
     m, y = 3 * source.normal(size=400), source.choice([-1.0, 1.0], size=400)
     for name, loss in LOSSES.items():
@@ -91,7 +91,7 @@ def test_levels_are_crossed_where_they_are() -> None:
 
 
 @pytest.mark.slow
-def test_powers_and_own_divergences() -> None:
+def test_cressie_read_and_user_defined_divergences() -> None:
     """Weights that start like a root or a square at their level, and a divergence without a family."""
     for loss, m, r, y, d, eta, k in (
         ("logistic", 0.4, 2.0, 1.0, 3, 0.1, 3.0),
@@ -109,8 +109,8 @@ def test_powers_and_own_divergences() -> None:
     np.testing.assert_allclose(values, values[0], rtol=1e-10)
 
 
-def test_classes_against_a_rule_for_the_ball() -> None:
-    """Two and three classes to ten digits, with a scale per feature; four, in as few features, by points."""
+def test_multinomial_risk_matches_quadrature_on_the_ball() -> None:
+    """Two and three classes to nine digits, with feature scales; four classes in three features by points."""
     for classes in (2, 3, 4):
         source = np.random.default_rng(classes)
         W, x, y = source.normal(size=(classes, 3)), source.normal(size=(1, 3)), np.asarray([classes - 1.0])
@@ -122,8 +122,8 @@ def test_classes_against_a_rule_for_the_ball() -> None:
         assert abs(risk.value - exact) <= bound <= 0.05
 
 
-def test_more_classes_lie_in_a_subspace() -> None:
-    """Five classes of forty features: few points suffice, where fixed points of all features would not."""
+def test_few_points_suffice_for_many_features() -> None:
+    """Five classes of forty features, whose points lie in a subspace."""
     source = np.random.default_rng(0)
     W, X, y = source.normal(size=(5, 40)) / 4, source.normal(size=(30, 40)), source.integers(0, 5, 30) * 1.0
     y[:5] = np.arange(5)
@@ -137,7 +137,7 @@ def test_more_classes_lie_in_a_subspace() -> None:
     assert risk.error < 0.01 * f.mean()
 
 
-def test_more_nodes_are_taken_until_the_value_is_right() -> None:
+def test_nodes_are_doubled_until_the_tolerance_is_met() -> None:
     """A steep worst case needs more nodes than a flat one; a loose tolerance is met with fewer."""
     flat = one_example("logistic", 0.5, 1.0, 1.0, 4, 10.0, ENTROPIC)
     steep = one_example("logistic", 0.5, 20.0, 1.0, 4, 0.05, ENTROPIC)
@@ -150,7 +150,7 @@ def test_more_nodes_are_taken_until_the_value_is_right() -> None:
 
 
 def data(loss: LinearLoss | str, n: int = 40, d: int = 4) -> tuple[Any, Any, Any]:
-    """X, labels that suit the loss, and coefficients with an intercept."""
+    """X, labels for the loss, and coefficients with an intercept."""
     source = np.random.default_rng(3)
     X, theta = source.normal(size=(n, d)), source.normal(size=d + 1) / 2
     y = X @ source.normal(size=d) + source.normal(size=n) / 2
@@ -187,8 +187,8 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_gradient_is_that_of_the_value(name: str) -> None:
-    """Against central differences in random directions, and the value is convex along them."""
+def test_gradient_matches_differences_of_the_value(name: str) -> None:
+    """In random directions, along which the value is convex."""
     problem = PROBLEMS[name]
     X, y, theta = data(problem.loss)
     d = X.shape[1]
@@ -211,8 +211,8 @@ def test_the_gradient_is_that_of_the_value(name: str) -> None:
         assert far >= here.value + gradient @ direction / 4 - 1e-9
 
 
-def test_the_second_derivative_is_that_of_the_value() -> None:
-    """What the solver takes for the inverse of the second derivative undoes differences of gradients."""
+def test_hessian_matches_differences_of_the_gradient() -> None:
+    """`inverse` maps a difference of gradients to the step."""
     cases = {name: PROBLEMS[name] for name in ("logistic", "hellinger", "price", "linf")}
     for loss in ("logistic", "squared", "poisson", "smoothed hinge", "huber"):
         for name, phi in FAMILIES.items():
@@ -236,8 +236,8 @@ def test_the_second_derivative_is_that_of_the_value() -> None:
 
 
 @pytest.mark.slow
-def test_features_of_their_own_radii() -> None:
-    """Against the oracle in norm 2, where the held ones leave a ball of fewer dimensions; else by the box."""
+def test_feature_scale() -> None:
+    """Against the oracle in norm 2, where fixed features reduce the dimension, and quadrature on a box."""
     theta, scale = np.asarray([0.8, -1.5, 0.4]), np.asarray([1.0, 0.0, 2.0])
     x, y, reach = np.asarray([[0.3, 0.2, -0.5]]), np.ones(1), 0.7 * np.hypot(0.8, 0.8)
     for name in ("entropic", "indicator", "hinge"):
@@ -256,8 +256,8 @@ def test_features_of_their_own_radii() -> None:
 
 
 @pytest.mark.parametrize("norm", [1, 2, inf])
-def test_the_limits_in_eta(norm: float) -> None:
-    """eta = 0 is the closed form of the adversarial loss; a small eta comes near, a large one is the mean."""
+def test_limits_in_eta(norm: float) -> None:
+    """eta = 0 is the closed form of the adversarial loss, and a large eta approaches the mean."""
     X, y, theta = data("logistic")
     dual = {1: np.max(np.abs(theta[:4])), 2: np.linalg.norm(theta[:4]), inf: np.sum(np.abs(theta[:4]))}[norm]
     margin = y * (X @ theta[:4] + theta[4])
@@ -273,7 +273,7 @@ def test_the_limits_in_eta(norm: float) -> None:
 
 
 def test_one_moving_feature_is_exact_in_every_norm() -> None:
-    """Then all balls are intervals, and no Sobol points are drawn."""
+    """All balls are intervals, and no Sobol points are needed."""
     X, y, theta = data("squared")
     scale = [0.0, 1.0, 0.0, 0.0]
     risks = [
@@ -289,7 +289,7 @@ def test_one_moving_feature_is_exact_in_every_norm() -> None:
 
 
 def test_arrays_of_every_library(arrays: Arrays) -> None:
-    """The result has the type of the data; double precision inside gives the value of NumPy."""
+    """The result has the type of the data, and the value of NumPy in double precision."""
     X, y, theta = data("logistic", n=10)
     for problem in (PROBLEMS["price"], LinearProblem("hinge", Ball(2, 0.5), 0.1, QUADRATIC)):
         reference = linear_model_risk(problem, theta[:4], theta[4], X, y)
@@ -310,7 +310,7 @@ def test_invalid_arguments() -> None:
         "eta is -1.0": lambda: LinearProblem(eta=-1.0),
         "ridge is -1.0": lambda: LinearProblem(ridge=-1.0),
         "reweighting is 0.1": lambda: LinearProblem(reweighting=0.1),
-        "expected one of them": lambda: Reweighting(QUADRATIC),
+        "expected exactly one of them": lambda: Reweighting(QUADRATIC),
         "eta is 0.0": lambda: Reweighting(QUADRATIC, eta=0.0),
         "q is 1.0": lambda: quantile_loss(1.0),
         "jet is 3.0": lambda: LinearLoss("mine", mine),
@@ -322,7 +322,7 @@ def test_invalid_arguments() -> None:
         "X contains NaN": lambda: _risk(X_nan),
         "quadrature_tol is 0.0": lambda: _risk(X, quadrature_tol=0.0),
         "y contains -1": lambda: _risk(X, loss="poisson", y=-np.ones(2)),
-        "no class numbers": lambda: _risk(X, loss="multinomial", y=np.full(2, 0.5)),
+        "not class numbers": lambda: _risk(X, loss="multinomial", y=np.full(2, 0.5)),
         "eta is 0": lambda: _risk(X, loss="multinomial", coef=np.zeros((2, 3)), eta=0.0),
     }
     for message, call in calls.items():
@@ -337,19 +337,19 @@ def _risk(X: Any, **options: Any) -> Any:
     return linear_model_risk(problem, coef, 0.0, X, y, **options)
 
 
-def test_kinks_are_where_the_slope_bends() -> None:
+def test_kinks_of_huber_losses() -> None:
     y = np.array([0.5, -2.0])
     for loss, width in ((huber_loss(0.25), 0.25), (huber_loss(2.0), 2.0)):
         assert loss.kinks is not None
         np.testing.assert_allclose(np.sort(np.stack(loss.kinks(y)), axis=0), [y - width, y + width])
 
 
-def test_numbers_near_the_end_of_the_range() -> None:
-    """Squares of unused features, and of coefficients without a ridge, may overflow; margins may not."""
+def test_squares_may_overflow_and_margins_may_not() -> None:
+    """Squares of unused features, and of coefficients without a ridge, do not enter the risk."""
     X, labels = np.array([[0.0, 1.0], [1e308, 1.0]]), np.array([-1.0, 1.0])
     unused = linear_model_risk(LinearProblem("squared"), np.array([0.0, 2.0]), 0.0, X, np.zeros(2))
     assert float(unused.value) == 2.0  # (2 - 0)^2/2
     huge, problem = np.full(2, 1e308), LinearProblem()
     assert linear_model_risk(problem, huge, 0.0, np.zeros((2, 2)), labels).value == pytest.approx(np.log(2))
-    with pytest.raises(ValueError, match="a risk or a gradient that is not finite in float64"):
+    with pytest.raises(ValueError, match="the risk or its gradient overflows float64"):
         linear_model_risk(problem, huge, 0.0, np.full((2, 2), 2.0), labels)

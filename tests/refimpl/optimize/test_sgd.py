@@ -258,7 +258,7 @@ def test_bad_arguments_of_descent(how: Any) -> None:
         ({"step_size": lambda t: -t}, ValueError, r"step_size\(t\) is -1; expected a positive number"),
         ({"steps": 0}, ValueError, "steps is 0; expected a whole number of at least 1"),
         ({"average": 1}, TypeError, "average is 1; expected True or False"),
-        ({"average": False}, TypeError, "rng is None; expected what phiball.backends.rng"),
+        ({"average": False, "rng": "a"}, TypeError, "rng is 'a'; expected a whole number"),
         ({"gradient": None}, TypeError, "gradient is None; expected a function of theta"),
         ({"gradient": lambda t: None}, TypeError, r"gradient\(theta\) is None, of type NoneType; expected"),
         ({"gradient": lambda t: t[:1]}, ValueError, r"gradient\(theta\) has shape \(1,\); expected that of"),

@@ -1,4 +1,4 @@
-"""The robust Bellman operator against an oracle, and the certificate of its fixed point."""
+"""The robust Bellman operator against an oracle, and the error bound of its fixed point."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_backup_matches_the_oracle(d: Divergence, arrays: Arrays) -> None:
         np.testing.assert_array_equal(arrays.numpy(given), Q)
 
 
-def test_batch_of_tables(doubles: Arrays) -> None:
+def test_bellman_on_a_batch_of_tables(doubles: Arrays) -> None:
     mdp, distribution, _ = problem(4, doubles)
     Q = np.random.default_rng(5).normal(size=(2, 3, 6, 3))
     perturbation = StatePerturbation(distribution, 0.5, QUADRATIC)
@@ -78,8 +78,8 @@ def test_batch_of_tables(doubles: Arrays) -> None:
 
 
 @on_each_maximum
-def test_certificate_of_the_fixed_point(maximum: Maximum) -> None:
-    """Against the fixed point found by plain iteration, to rounding."""
+def test_error_bound_of_the_fixed_point(maximum: Maximum) -> None:
+    """Against the fixed point by plain iteration, to rounding."""
     mdp, distribution, plain = problem(8, NUMPY, S=4, A=2, k=3, discount=0.7)
     exact, live = np.zeros((4, 2)), ~plain["terminal"]
     for _ in range(130):  # 0.7^130 = 1e-20
@@ -91,7 +91,7 @@ def test_certificate_of_the_fixed_point(maximum: Maximum) -> None:
     found = value_iteration(mdp, perturbation, tol=1e-10)
     assert np.max(np.abs(found.Q - exact)) <= found.error <= 1e-10
     assert found.residual > 0
-    # A loose certificate holds too, for a table that is not the solution yet.
+    # A loose bound holds too, for a table that has not converged.
     loose = value_iteration(mdp, perturbation, tol=0.1)
     error = np.max(np.abs(loose.Q - exact))
     assert 1e4 * found.error < error <= loose.error <= 0.1
@@ -99,14 +99,14 @@ def test_certificate_of_the_fixed_point(maximum: Maximum) -> None:
     assert loose.error == pytest.approx(loose.residual * 0.7 / 0.3, rel=1e-9)
 
 
-def test_single_precision_certificate(arrays: Arrays) -> None:
+def test_error_bound_in_single_precision(arrays: Arrays) -> None:
     mdp, distribution, _ = problem(9, arrays)
     found = value_iteration(mdp, StatePerturbation(distribution, 0.5, "chi2"), tol=1e-3)
     assert found.Q.dtype == arrays.dtype
     with backend("numpy"):
         exact_mdp, exact_distribution, _ = problem(9, NUMPY)
         exact = value_iteration(exact_mdp, StatePerturbation(exact_distribution, 0.5, "chi2"), tol=1e-9)
-    # The data were rounded to the dtype: each changes Q by eps max|Q|/(1 - discount) at most a few times.
+    # Rounding the data to the dtype changes Q by a few eps max|Q|/(1 - discount).
     slack = 16 * arrays.eps * np.max(np.abs(exact.Q)) / 0.1
     assert np.max(np.abs(arrays.numpy(found.Q) - exact.Q)) <= found.error + exact.error + slack
 
@@ -136,7 +136,7 @@ def iterate(distribution: Any = DISTRIBUTION, **how: Any) -> Any:
     return value_iteration(LOOP, StatePerturbation(distribution, 1.0), **{"tol": 1.0, **how})
 
 
-def test_bad_arguments() -> None:
+def test_invalid_arguments() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: process([1.0]), TypeError, r"transition is \[1.0\]"),
         (lambda: process(r=[1.0]), TypeError, r"reward is \[1.0\]"),
@@ -185,7 +185,7 @@ def test_bad_arguments() -> None:
 
 
 def test_smallest_tolerance() -> None:
-    """Every step leads to the end, so that Q = r at once, with the rounding of r over 1 - discount."""
+    """Every step ends the episode, so that Q = r at once, with the rounding of r over 1 - discount."""
     end = MDP(np.tile([0.0, 1.0], (2, 1, 1)), np.ones((2, 1)), 0.9, np.array([False, True]))
     alone = Neighbourhood(np.array([[0], [1]]), np.ones((2, 1)))
     perturbation = StatePerturbation(alone, 1.0)

@@ -31,7 +31,7 @@ from tests.support.qlearning_problems import on_each_maximum, problem, table
 
 
 def replayed(mdp: Any, distribution: Any, numbers: Any, eta: float, maximum: Maximum, arrays: Arrays) -> Any:
-    """The run again in plain NumPy, from the same uniform numbers."""
+    """The run in plain NumPy, from the same uniform numbers."""
     P, r, terminal = (arrays.numpy(x) for x in (mdp.transition, mdp.reward, mdp.terminal))
     index, weight = arrays.numpy(distribution.index), arrays.numpy(distribution.weight)
     S, A = r.shape
@@ -100,14 +100,14 @@ def test_epsilon_initial_state_and_initial_table() -> None:
     how: dict[str, Any] = {"epsilon": lambda t: (t < 10).astype(float), "step_size": lambda n: 0 * n + 1e-9}
     run = learn(60, Q0=np.tile([0.0, 1e6], (6, 1)), **how)
     assert 0 < run.visits[:, 0].sum() <= 10
-    # The table is zero where episodes end.
+    # The table is zero at terminal states.
     run = learn(3, Q0=np.ones((6, 2)))
     assert run.Q[-1].tolist() == [0.0, 0.0]
     assert np.count_nonzero(run.Q[:-1] == 1.0) >= 7
 
 
 def test_uniform_number_that_rounds_to_one() -> None:
-    """It leads to the last state with weight, in the reference and compiled."""
+    """It selects the last state of positive weight, in the reference and compiled."""
     P = np.zeros((3, 1, 3))
     P[:, :, :2] = 0.5
     mdp = MDP(P, np.zeros((3, 1)), 0.5)
@@ -119,7 +119,7 @@ def test_uniform_number_that_rounds_to_one() -> None:
 
 
 class Script(Rng):
-    """A generator that returns given numbers in their order."""
+    """A generator that returns given numbers in order."""
 
     def __init__(self, numbers: list[float]) -> None:
         super().__init__(0)
@@ -142,9 +142,7 @@ def draws(weight: list[float], n: int) -> Iterator[tuple[list[float], float]]:
 @on_each_maximum
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 @pytest.mark.parametrize(("weight", "level"), [([0.3, 0.7], 2), ([0.5, 0.2, 0.3], 1), ([0.4, 0.6], 0)])
-def test_telescoping_has_the_mean_of_sampling(
-    weight: list[float], level: int, d: Divergence, maximum: Maximum
-) -> None:
+def test_rtmlmc_has_the_mean_of_sg(weight: list[float], level: int, d: Divergence, maximum: Maximum) -> None:
     """By enumeration of all levels and draws: E RT-MLMC = E SG at the same level."""
     Q = np.array([[0.0, 1.0], [1.5, -0.5], [0.3, 0.2]])
     near = table(NUMPY, [list(range(len(weight)))], [weight])
@@ -163,13 +161,13 @@ def test_telescoping_has_the_mean_of_sampling(
     middle = np.cumsum([0.0, *chance])[:-1] + np.array(chance) / 2
     telescoped = sum(chance[ell] * mean(RTMLMC(level), [middle[ell]], 2**ell) for ell in range(level + 1))
     assert telescoped == pytest.approx(sampled[-1], abs=1e-13)
-    # More points, lower: the value of the whole neighbourhood is below all of them.
+    # The mean decreases with the level, to the value of the whole neighbourhood.
     exact = float(robust_value(Q, perturbation)[0])
     assert all(a > b for a, b in zip(sampled, [*sampled[1:], exact], strict=True))
 
 
 @on_each_maximum
-def test_telescoping_by_hand(maximum: Maximum, doubles: Arrays) -> None:
+def test_rtmlmc_by_hand(maximum: Maximum, doubles: Arrays) -> None:
     """One draw of level 1, of the states 0 and then 1: V(0, 1) - (V(0) + V(1))/2, over P(1) = 1/3."""
     Q = np.array([[0.0, 1.0], [1.5, -0.5]])
     perturbation = StatePerturbation(table(doubles, [[0, 1]], [[0.3, 0.7]]), 0.4, ENTROPIC, maximum)
@@ -182,7 +180,7 @@ def test_telescoping_by_hand(maximum: Maximum, doubles: Arrays) -> None:
 
 
 def test_state_without_weight_is_never_drawn(doubles: Arrays) -> None:
-    """A number that rounds to the total mass leads to the last state with weight, and 0 to the first."""
+    """A number that rounds to the total mass selects the last state of positive weight, and 0 the first."""
     Q = doubles.asarray([[-100.0], [1.0], [2.0]])
     for weight, u, value in (([0.5, 0.5, 0.0], 1.0, 1.0), ([0.0, 0.5, 0.5], 0.0, 1.0)):
         perturbation = StatePerturbation(table(doubles, [[2, 1, 0]], [weight]), 1.0)
@@ -222,7 +220,7 @@ def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
         np.testing.assert_allclose(found, expected, atol=16 * arrays.eps)
         np.testing.assert_array_equal(arrays.numpy(given), Q)
         assert found.dtype == arrays.numpy(given).dtype
-    # The nominal update is this one with every state alone.
+    # Neighbourhoods of one state give the nominal update.
     alone = table(arrays, [[0], [1], [2]], [[1.0], [1.0], [1.0]])
     found = arrays.numpy(update(distribution=alone, **options))
     assert found[2, 1] == pytest.approx(0.75 * 0.25 + 0.25 * (3.0 + 0.9 * 1.0), abs=16 * arrays.eps)
@@ -255,7 +253,7 @@ def run(mdp: Any = PROCESS, distribution: Any = DISTRIBUTION, eta: float = 1.0, 
     return q_learning(mdp, StatePerturbation(distribution, eta), **{"n_steps": 5, "rng": 0, **changes})
 
 
-def test_bad_arguments() -> None:
+def test_invalid_arguments() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: run(mdp=None), TypeError, "mdp is None"),
         (lambda: run(distribution=None), TypeError, "neighbourhood is None"),

@@ -41,7 +41,7 @@ def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
         return total(x, i)
 
     out = adversarial_risk(
-        loss, z, Ball(inf, 0.5), n_samples=20, rng=rng(0), attack=lambda z: z + step, chunk=1
+        loss, z, Ball(inf, 0.5), n_samples=20, rng=rng(0), attack=lambda loss, x, ball: x + step, chunk=1
     )
     assert max(sizes) == 1
     values, points = doubles.numpy(out.values), doubles.numpy(out.points)

@@ -1,4 +1,4 @@
-"""Data in batches: one pass in bounded memory, with exactly the numbers of the data held at once."""
+"""Data in batches: one pass in bounded memory, with exactly the results of one array."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball import ENTROPIC, QUADRATIC, Ball, Tilted, Uniform, adversarial_risk, rng, robust_risk
-from phiball.refimpl.risk.adversarial_risk import AdversarialRisk
-from phiball.refimpl.risk.robust_risk import Estimate
+from phiball import (
+    ENTROPIC,
+    QUADRATIC,
+    AdversarialRisk,
+    Ball,
+    Estimate,
+    Tilted,
+    Uniform,
+    adversarial_risk,
+    pointwise_loss,
+    rng,
+    robust_risk,
+)
 from tests.support.arrays import Arrays
 
 N, D = 300, 4
@@ -34,20 +44,21 @@ def logits(x: Any) -> Any:
     return np.tanh(x @ SLOPES)
 
 
-def by_label(x: Any, y: Any) -> Any:
-    return 1 - np.take_along_axis(logits(x), y[:, None], axis=1)[:, 0]
-
-
 def by_index(x: Any, i: Any) -> Any:
-    return by_label(x, Y[i])
+    return label_loss(logits(x), Y[i])
 
 
-def slope(x: Any, y: Any) -> Any:
+def slope(x: Any, i: Any) -> Any:
+    y = Y[i]
     return -(1 - np.take_along_axis(logits(x), y[:, None], axis=1) ** 2) * SLOPES.T[y]
 
 
+def label_loss(output: Any, y: Any) -> Any:
+    return 1 - np.take_along_axis(output, y[:, None], axis=1)[:, 0]
+
+
 def same(found: Any, expected: Any) -> bool:
-    """Whether two estimates have the same numbers, but for the points, which a stream does not keep."""
+    """Whether two results are equal, except for the points, which a stream does not keep."""
     for item in fields(expected):
         if item.name not in ("points", "per_point"):
             np.testing.assert_array_equal(getattr(found, item.name), getattr(expected, item.name), item.name)
@@ -55,41 +66,48 @@ def same(found: Any, expected: Any) -> bool:
 
 
 @pytest.mark.parametrize(("samples", "chunk"), [(7, 50), (40, 64), (1500, 8192)])
-def test_robust_risk(samples: int, chunk: int) -> None:
+def test_robust_risk_of_batches_equals_that_of_one_array(samples: int, chunk: int) -> None:
     """Rows that share a tile, and rows that need several; chunks that begin in the middle of a block."""
-    z, y = Z[:60], Y[:60]
-    for d, proposal in ((ENTROPIC, None), (QUADRATIC, Uniform(antithetic=True)), (ENTROPIC, Tilted())):
+    x, y = Z[:60], Y[:60]
+    for d, method in (
+        (ENTROPIC, Uniform()),
+        (QUADRATIC, Uniform(antithetic=True)),
+        (ENTROPIC, Tilted(gradient=slope)),
+    ):
 
-        def risk(loss: Any, z: Any, slope: Any, d: Any = d, proposal: Any = proposal, **how: Any) -> Any:
-            if isinstance(proposal, Tilted):
-                proposal = Tilted(gradient=slope)
-            how |= {"n_samples": samples, "chunk": chunk, "proposal": proposal, "rng": rng(5)}
-            return robust_risk(loss, z, BALL, 0.3, d, **how)
+        def risk(loss: Any, x: Any, d: Any = d, method: Any = method) -> Any:
+            return robust_risk(loss, x, BALL, 0.3, d, n_samples=samples, chunk=chunk, method=method, rng=5)
 
-        whole = risk(by_index, z, lambda x, i: slope(x, Y[i]))
+        whole = risk(by_index, x)
         for sizes in ((1,), (7, 20)):
-            assert same(risk(by_index, cut(z, *sizes), lambda x, i: slope(x, Y[i])), whole)
-            pairs = zip(cut(z, *sizes), cut(y, *sizes), strict=True)
-            assert same(risk(by_label, pairs, slope, labels=True), whole)
+            assert same(risk(by_index, cut(x, *sizes)), whole)
+            pairs = zip(cut(x, *sizes), cut(y, *sizes), strict=True)
+            assert same(risk(pointwise_loss(logits, loss=label_loss), pairs), whole)
 
 
-def test_adversarial_risk() -> None:
-    def attack(z: Any, y: Any) -> Any:
-        step = slope(z, y)
-        return z + 0.5 * step / np.linalg.norm(step, axis=-1, keepdims=True) * (1 - 1e-12)
+def test_adversarial_risk_of_batches_equals_that_of_one_array() -> None:
+    """The attack evaluates a loss whose index counts the data points of its block."""
+
+    def attack(loss: Any, x: Any, ball: Ball) -> Any:
+        i, h = np.arange(len(x)), 1e-6
+        step = np.stack([loss(x + h * e, i) - loss(x - h * e, i) for e in np.eye(D)], axis=-1)
+        return x + ball.radius * step / np.linalg.norm(step, axis=-1, keepdims=True) * (1 - 1e-12)
 
     for samples, chunk in ((3, 64), (1100, 500)):
-        how = {"n_samples": samples, "chunk": chunk}
-        z, y = Z[:90], Y[:90]
-        whole = adversarial_risk(by_index, z, BALL, rng=rng(2), attack=lambda z: attack(z, Y[:90]), **how)
+        how: dict[str, Any] = {"n_samples": samples, "chunk": chunk, "rng": 2}
+        x, y = Z[:90], Y[:90]
+        whole = adversarial_risk(by_index, x, BALL, attack=attack, **how)
         for sizes in ((90,), (1, 31)):
-            pairs = zip(cut(z, *sizes), cut(y, *sizes), strict=True)
-            found = adversarial_risk(by_label, pairs, BALL, labels=True, rng=rng(2), attack=attack, **how)
-            assert found.points is None
-            assert same(found, whole)
+            pairs = zip(cut(x, *sizes), cut(y, *sizes), strict=True)
+            loss = pointwise_loss(logits, loss=label_loss)
+            for found in (
+                adversarial_risk(loss, pairs, BALL, attack=attack, **how),
+                adversarial_risk(by_index, cut(x, *sizes), BALL, attack=attack, **how),
+            ):
+                assert found.points is None
+                assert same(found, whole)
         assert same(
-            adversarial_risk(by_index, cut(z, 11), BALL, rng=rng(2), **how),
-            adversarial_risk(by_index, z, BALL, rng=rng(2), **how),
+            adversarial_risk(by_index, cut(x, 11), BALL, **how), adversarial_risk(by_index, x, BALL, **how)
         )
 
 
@@ -116,15 +134,14 @@ def test_loader_dask_array_and_file(tmp_path: Any) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     weight = torch.asarray(SLOPES).requires_grad_()
 
-    def loss(x: Any, y: Any) -> Any:
-        return torch.nn.functional.cross_entropy(torch.tanh(x @ weight), y, reduction="none")
+    def network(x: Any) -> Any:
+        return torch.tanh(x @ weight)
 
-    z, y = torch.asarray(Z), torch.asarray(Y)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(z, y), batch_size=32)
-    found = robust_risk(loss, loader, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1), labels=True, chunk=512)
-    held = robust_risk(
-        lambda x, i: loss(x, y[i]), z, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1), chunk=512
-    )
+    x, y = torch.asarray(Z), torch.asarray(Y)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32)
+    how: dict[str, Any] = {"n_samples": 20, "rng": 1, "chunk": 512}
+    found = robust_risk(pointwise_loss(network), loader, BALL, 0.3, **how)
+    held = robust_risk(pointwise_loss(network, y), x, BALL, 0.3, **how)
     assert not held.values.requires_grad
     assert not found.values.requires_grad
     assert torch.equal(found.values, held.values)
@@ -156,13 +173,11 @@ def test_memory_does_not_grow_with_the_data() -> None:
 
 def test_parts_merge_exactly() -> None:
     """As the estimate from all rows: here the rows of one estimate, cut in three."""
-    how: dict[str, Any] = {"reference": BALL, "n_samples": 30}
+    how: dict[str, Any] = {"n_samples": 30}
     for chunk in (30, 8192):  # one row at a time, and many
 
         def risk(z: Any, source: Any, chunk: int = chunk) -> Estimate:
-            return robust_risk(
-                lambda x, i: x[:, 0] ** 2, z, eta=0.2, divergence=ENTROPIC, rng=source, chunk=chunk, **how
-            )
+            return robust_risk(lambda x, i: x[:, 0] ** 2, z, BALL, 0.2, rng=source, chunk=chunk, **how)
 
         source = rng(3)
         parts = [risk(part, source) for part in cut(Z[:102], 34)]  # tiles have 34 rows: the same draws
@@ -170,67 +185,73 @@ def test_parts_merge_exactly() -> None:
         assert same(Estimate.merge(parts), whole)
         assert same(Estimate.merge([Estimate.merge(parts[:2]), parts[2]]), whole)
     source = rng(3)
-    found = [adversarial_risk(by_index, part, rng=source, **how) for part in cut(Z[:68], 34)]
+    found = [adversarial_risk(by_index, part, BALL, rng=source, **how) for part in cut(Z[:68], 34)]
     merged = AdversarialRisk.merge(found)
     assert float(merged.value) == float(np.mean(np.concatenate([part.values for part in found])))
     assert merged.points is not None
     assert merged.points.shape == (68, D)
 
 
-def test_pairs_need_labels() -> None:
-    """Pairs are rejected without labels=True: by_index would read Y[label]."""
-    ways: list[Any] = [
-        lambda z, **how: robust_risk(by_index, z, BALL, 0.3, ENTROPIC, n_samples=3, rng=rng(0), **how),
-        lambda z, **how: adversarial_risk(by_index, z, BALL, n_samples=3, rng=rng(0), **how),
-    ]
-    for risk in ways:
-        with pytest.raises(ValueError, match=r"is a pair \(z, y\).*expected labels=True, for loss\(x, y\)"):
-            risk(zip(cut(Z, 10), cut(Y, 10), strict=True))
-        with pytest.raises(ValueError, match="labels is True for one array z"):
-            risk(Z, labels=True)
-        with pytest.raises(TypeError, match="labels is ndarray; expected True or False"):
-            risk(cut(Z, 10), labels=Y)
-    with pytest.raises(ValueError, match=r"is ndarray, and labels is True; expected a pair \(z, y\)"):
-        ways[0](cut(Z, 10), labels=True)
+def test_labels_come_from_the_batches_or_from_the_loss_but_not_from_both() -> None:
+    def pairs() -> Iterator[Any]:
+        return zip(cut(Z, 10), cut(Y, 10), strict=True)
+
+    for risk in (
+        lambda loss, x: robust_risk(loss, x, BALL, 0.3, n_samples=3, rng=0),
+        lambda loss, x: adversarial_risk(loss, x, BALL, n_samples=3, rng=0),
+    ):
+        for loss in (by_index, pointwise_loss(logits, Y)):
+            with pytest.raises(
+                ValueError, match=r"is a pair \(x, y\), but the loss takes no labels; expected point"
+            ):
+                risk(loss, pairs())
+        with pytest.raises(
+            ValueError, match=r"is of type ndarray, and the loss has no labels; expected pairs"
+        ):
+            risk(pointwise_loss(logits), cut(Z, 10))
+        with pytest.raises(ValueError, match="pointwise_loss has no labels"):
+            risk(pointwise_loss(logits), Z)
 
 
 def test_bad_batches() -> None:
-    def risk(z: Any, **more: Any) -> Any:
+    def risk(x: Any, loss: Any = lambda x, i: x[:, 0], **more: Any) -> Any:
         how = {"eta": 0.3, "n_samples": 3, "rng": rng(0), **more}
-        return robust_risk(lambda x, i: x[:, 0], z, BALL, divergence=ENTROPIC, **how)
+        return robust_risk(loss, x, BALL, divergence=ENTROPIC, **how)
 
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict: not installed")
     for batches, error, words in [
-        ([], ValueError, "z has no batches"),
-        (["abc"], TypeError, "a batch of z is 'abc'"),
-        ([Z[:2], Z[:0]], ValueError, r"a batch of z has shape \(0, 4\)"),
-        ([Z[:2], (Z[:2], Y[:2])], ValueError, "a batch of z is a pair"),
-        ([(Z[:2], Y[:3])], ValueError, r"the labels of a batch of z have shape \(3,\); expected \(2,\)"),
-        ([(Z[:2], [0, 1])], ValueError, "the labels of a batch of z have shape list"),
+        ([], ValueError, "x has no batches"),
+        (["abc"], TypeError, "a batch of x is 'abc'"),
+        ([Z[:2], Z[:0]], ValueError, r"a batch of x has shape \(0, 4\)"),
+        ([Z[:2], (Z[:2], Y[:2])], ValueError, "a batch of x is a pair"),
+        ([(Z[:2], Y[:3])], ValueError, r"the labels of a batch have shape \(3,\); expected 2 labels"),
+        ([(Z[:2], [0, 1])], ValueError, "the labels of a batch have shape list"),
         ([(Z[:2], strict.asarray(Y[:2]))], TypeError, "expected arrays of one supported library"),
-        ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of z is a tuple of 3; expected"),
-        ([np.full((1, 4), np.nan)], ValueError, "a batch of z contains NaN"),
+        ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of x is a tuple of 3; expected"),
+        ([np.full((1, 4), np.nan)], ValueError, "a batch of x contains NaN"),
         (
             [Z[:2], Z[:2, :3]],
             ValueError,
-            r"has points of shape \(3,\); expected that of the batch before, \(4,\)",
+            r"has points of shape \(3,\); expected that of the previous batch, \(4,\)",
         ),
     ]:
+        paired = len(batches) == 1 and isinstance(batches[0], tuple)
+        how = {"loss": pointwise_loss(logits)} if paired else {}
         with pytest.raises(error, match=words):
-            risk(iter(batches), labels=len(batches) == 1 and isinstance(batches[0], tuple))
+            risk(iter(batches), **how)
     ball = BALL.masked(np.arange(N)[:, None] % 2 == np.ones((1, D)))
     robust_risk(by_index, Z, ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0))
     other = adversarial_risk(lambda x, i: x[:, 0], Z, BALL, n_samples=1, rng=rng(0))
     cases: dict[str, Any] = {
         r"eta has shape \(300,\); expected a number": lambda: risk(cut(Z, 10), eta=np.full(N, 0.3)),
-        "retilt=0 for data in batches": lambda: risk(cut(Z, 10), proposal=Tilted(retilt=1, gradient=slope)),
-        "ball has sizes for each data point; expected the same for all": lambda: robust_risk(
+        "retilt=0 for data in batches": lambda: risk(cut(Z, 10), method=Tilted(retilt=1, gradient=slope)),
+        "feature_scale differs between data points; expected one for all": lambda: robust_risk(
             by_index, cut(Z, 10), ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0)
         ),
-        "z is": lambda: risk([[0.0, 1.0]]),
-        r"z is a list of arrays; expected an array, or iter\(z\) for batches": lambda: risk([Z[:2], Z[:2]]),
-        r"parts is \[\]; expected estimates": lambda: Estimate.merge([]),
-        "expected estimates that robust_risk has returned": lambda: Estimate.merge([other]),
+        "x is": lambda: risk([[0.0, 1.0]]),
+        r"x is a list of arrays; expected an array, or iter\(x\) for batches": lambda: risk([Z[:2], Z[:2]]),
+        r"parts is \[\]; expected sampled estimates": lambda: Estimate.merge([]),
+        "expected sampled estimates of robust_risk": lambda: Estimate.merge([other]),
         "expected results of adversarial_risk": lambda: AdversarialRisk.merge([]),
     }
     for words, call in cases.items():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from phiball.backends import Array, Rng, array_namespace, device, rng
+from phiball.backends import Array, array_namespace, device, rng
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -36,10 +36,10 @@ N = 1000
 class Midpoints(Ball):
     """A ball on a line whose sample is n midpoints: no noise, and an error of order 1/n^2 in an integral."""
 
-    def sample(self, z: Array, n: int, rng: Rng, **_: Any) -> Array:
-        xp = array_namespace(z)
-        t = (xp.arange(n, dtype=z.dtype, device=device(z)) + 0.5) / n
-        return z[:, None, :] + self.radius * (2 * t[None, :, None] - 1)
+    def sample(self, x: Array, n_samples: int, **_: Any) -> Array:
+        xp = array_namespace(x)
+        t = (xp.arange(n_samples, dtype=x.dtype, device=device(x)) + 0.5) / n_samples
+        return x[:, None, :] + self.radius * (2 * t[None, :, None] - 1)
 
 
 def density(

@@ -20,6 +20,7 @@ from phiball.refimpl import (
     Ball,
     Divergence,
     Tilted,
+    Uniform,
     adversarial_risk,
     cressie_read,
     fgm,
@@ -28,7 +29,6 @@ from phiball.refimpl import (
     robust_risk,
     white_noise,
 )
-from phiball.refimpl.risk import constrained_risk, integrated_risk
 from phiball.refimpl.types import PreparedProposal
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.distributions import DISTRIBUTIONS
@@ -77,8 +77,12 @@ def test_every_field_on_known_losses(d: Divergence, weights: str, arrays: Arrays
     draws = np.random.default_rng(0)
     f, log_w, eta = draws.uniform(size=(3, 41)), 0.5 * draws.normal(size=(3, 41)), 0.3
     z, distribution = fixed(f, arrays)
-    how = None if weights == "none" else Given(distribution.points, arrays.asarray(log_w), weights != "exact")
-    out = robust_risk(first, z, distribution, eta, d, n_samples=41, rng=rng(0), proposal=how)
+    method = (
+        Uniform()
+        if weights == "none"
+        else Given(distribution.points, arrays.asarray(log_w), weights != "exact")
+    )
+    out = robust_risk(first, z, distribution, eta, d, n_samples=41, rng=rng(0), method=method)
     p = np.exp(log_w) if weights == "self-normalised" else np.ones_like(f)
     f = f + eta * log_w if weights == "exact" else f
     conj = {"entropic": np.expm1, "quadratic": lambda s: np.maximum(s, 0) ** 2 / 2}[d.name]
@@ -188,12 +192,12 @@ def test_results_carry_no_graph() -> None:
     ball = Ball(2, 1.0)
     results = [
         robust_risk(loss, z, ball, 0.3, QUADRATIC, n_samples=8, rng=rng(0)),
-        constrained_risk(loss, z, ball, QUADRATIC, budget=0.2, n_samples=8, rng=rng(0)),
-        integrated_risk(loss, z, ball, 0.3, QUADRATIC),
-        adversarial_risk(loss, z, ball, n_samples=8, rng=rng(0), attack=lambda z: z),
+        robust_risk(loss, z, ball, None, QUADRATIC, budget=0.2, n_samples=8, rng=rng(0)),
+        robust_risk(loss, z, ball, 0.3, QUADRATIC, method="quadrature"),
+        adversarial_risk(loss, z, ball, n_samples=8, rng=rng(0), attack=lambda loss, x, ball: x),
     ]
     assert not any(graphs)
-    results.append(robust_risk(loss, z, ball, 0.3, ENTROPIC, n_samples=8, rng=rng(0), proposal=Tilted()))
+    results.append(robust_risk(loss, z, ball, 0.3, ENTROPIC, n_samples=8, rng=rng(0), method=Tilted()))
     for result in results:
         numbers = [getattr(result, field.name) for field in fields(result)]
         assert not any(getattr(x, "requires_grad", False) for x in numbers)
@@ -245,7 +249,7 @@ def test_gradients_are_taken_in_chunks() -> None:
             asked.append(len(x))
             return in_x(THETA, x, i)
 
-        how: dict[str, Any] = {"chunk": chunk, "proposal": Tilted(retilt=1, gradient=slope)}
+        how: dict[str, Any] = {"chunk": chunk, "method": Tilted(retilt=1, gradient=slope)}
         risk = robust_risk(loss, x, Ball(1, 0.5), 0.3, ENTROPIC, n_samples=30, rng=rng(12), **how)
         assert max(asked) <= chunk
         assert sum(asked) == 100  # once at the data points, once at the tilted points
@@ -272,7 +276,7 @@ def test_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> N
         n_samples=50,
         rng=rng(13),
         chunk=70,  # less than two data points
-        proposal=Tilted(gradient=lambda x, i: xp.take(a, i, axis=0)),
+        method=Tilted(gradient=lambda x, i: xp.take(a, i, axis=0)),
     )
     exact = np.array([linear_value(distribution, g, eta) for g, eta in zip(slopes, etas, strict=True)])
     slack = 50 * doubles.eps
@@ -288,11 +292,11 @@ def test_self_normalised_weights_are_labelled() -> None:
     slope, ball, z = np.eye(784)[0], Ball(2, 1.0), np.zeros((1, 784))
 
     def risk(**how: Any) -> Any:
-        how = {"proposal": Tilted(gradient=lambda x, i: slope + 0 * x, **how)}
-        return robust_risk(lambda x, i: x[:, 0], z, ball, 0.001, ENTROPIC, n_samples=256, rng=rng(0), **how)
+        method = Tilted(gradient=lambda x, i: slope + 0 * x, **how)
+        return robust_risk(lambda x, i: x[:, 0], z, ball, 0.001, n_samples=256, rng=rng(0), method=method)
 
     found = risk(self_normalised=True)
     assert found.value > 1.2 * 0.001 * float(ball.log_mgf(1000 * slope))
     assert found.lower_bound
-    with pytest.raises(ValueError, match="which sets eta by itself; expected kappa=None"):
+    with pytest.raises(ValueError, match="which sets its own eta; expected kappa=None"):
         risk(kappa=1.0)

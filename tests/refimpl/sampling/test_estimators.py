@@ -117,7 +117,7 @@ def test_uniform_proposals_draw_from_the_ball() -> None:
     for how in ({}, {"antithetic": True}, {"qmc": True}, {"antithetic": True, "qmc": True}):
         objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(3), Uniform(**how))
         points = objective.points(lambda x, i: x[:, 0], z, rng=rng(2)).points
-        assert np.array_equal(points.reshape(3, 8, 2), Ball(2, 1.0).sample(z, 8, rng(2), **how))
+        assert np.array_equal(points.reshape(3, 8, 2), Ball(2, 1.0).sample(z, 8, rng=rng(2), **how))
 
 
 def test_objective_on_every_backend(arrays: Arrays) -> None:

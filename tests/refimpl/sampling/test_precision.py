@@ -57,26 +57,24 @@ def test_half_precision_matches_single_precision(dtype: Any) -> None:
     chunked = objective.backward(lambda z, i: theta * loss(z, i), x, rng=rng(0), chunk=8)
     assert float(chunked) == pytest.approx(float(exact), abs=10 * eps)
     assert theta.grad is not None
-    for proposal in (None, Tilted()):
-        risk = robust_risk(loss, x, ball, 0.3, ENTROPIC, n_samples=64, rng=rng(0), proposal=proposal)
-        other = robust_risk(
-            single, x.float(), ball, 0.3, ENTROPIC, n_samples=64, rng=rng(0), proposal=proposal
-        )
+    for proposal in (Uniform(), Tilted()):
+        risk = robust_risk(loss, x, ball, 0.3, ENTROPIC, n_samples=64, rng=rng(0), method=proposal)
+        other = robust_risk(single, x.float(), ball, 0.3, ENTROPIC, n_samples=64, rng=rng(0), method=proposal)
         assert float(risk.value) == pytest.approx(float(other.value), abs=10 * eps)
     attacks = [
         fgm(loss, x, ball),
         fgm(loss, x, ball, rng=0),
         pgm(loss, x, ball, rng=0),
         white_noise(x, ball, rng=0),
-        ball.sample(x, 1, rng(0))[:, 0],
+        ball.sample(x, 1, rng=rng(0))[:, 0],
         ball.project(x + 1, x),
-        ball.sample_tilted(x, x, 1, rng(0))[0][:, 0],
+        ball.sample_tilted(x, x, 1, rng=rng(0))[0][:, 0],
     ]
     for points in attacks:
         assert points.dtype == dtype
         assert bool(torch.all(ball.contains(points, x)))
         assert not torch.equal(points, x)
-    worst = adversarial_risk(loss, x, ball, n_samples=8, rng=rng(0), attack=lambda z: fgm(loss, z, ball))
+    worst = adversarial_risk(loss, x, ball, n_samples=8, rng=rng(0), attack=fgm)
     assert worst.points.dtype == dtype
     assert float(worst.value) >= float(loss(x, torch.arange(6)).float().mean())
     assert set(seen) == {dtype}
@@ -91,7 +89,7 @@ def test_gradient_of_embeddings_in_half_precision() -> None:
 
 def test_half_precision_in_numpy() -> None:
     x = np.linspace(0, 1, 12, dtype=np.float16).reshape(4, 3)
-    points = Ball(np.inf, 0.25).sample(x, 7, rng(0))
+    points = Ball(np.inf, 0.25).sample(x, 7, rng=rng(0))
     assert points.dtype == np.float16
     assert np.all(Ball(np.inf, 0.25).contains(points, x[:, None]))
     objective = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(4))

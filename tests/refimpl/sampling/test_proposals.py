@@ -185,10 +185,10 @@ def test_gradient_is_recomputed_at_tilted_points(distribution: Any) -> None:
     source = rng(11)  # SG uses no random numbers for its levels
     s = in_x(THETA, x, None) / ETA
     for k in range(retilt):
-        points, _ = distribution.sample_tilted(x, s, 1, source)
+        points, _ = distribution.sample_tilted(x, s, 1, rng=source)
         assert np.array_equal(slope.at[k + 1], points[:, 0])
         s = in_x(THETA, points[:, 0], None) / ETA
-    points, log_w = distribution.sample_tilted(x, s, 2, source)
+    points, log_w = distribution.sample_tilted(x, s, 2, rng=source)
     assert np.array_equal(signed.points, points.reshape(14, 2))
     assert np.array_equal(signed.log_weights, log_w.ravel())
 
@@ -196,8 +196,8 @@ def test_gradient_is_recomputed_at_tilted_points(distribution: Any) -> None:
 class Only:
     """A distribution that can be sampled but not tilted."""
 
-    def sample(self, z: Any, n: int, rng: Any, *, event_ndim: int = 1) -> Any:
-        return np.repeat(z[:, None], n, axis=1)
+    def sample(self, x: Any, n_samples: int, *, rng: Any, event_ndim: int = 1) -> Any:
+        return np.repeat(x[:, None], n_samples, axis=1)
 
 
 def objective(how: Any, distribution: Any = None, divergence: Divergence = ENTROPIC) -> RegularizedLoss:
@@ -212,7 +212,7 @@ def call(slope: Any) -> Any:
 
 
 def risk_with(how: Any) -> Any:
-    return robust_risk(loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), proposal=how)
+    return robust_risk(loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), method=how)
 
 
 def test_bad_arguments() -> None:
@@ -236,7 +236,7 @@ def test_bad_arguments() -> None:
         (lambda: call(lambda x, i: x + np.nan), ValueError, "contains NaN or infinity"),
         (lambda: call(lambda x, i: x + 1e308), ValueError, "overflows float64: increase eta"),
         (lambda: risk_with(Tilted()), TypeError, "gradient is None and x is a numpy array"),
-        (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or None"),
+        (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or 'quadrature'"),
         (
             lambda: objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, X, rng=rng(0)),
             TypeError,
@@ -262,7 +262,7 @@ def test_random_start_has_exact_weights(distribution: Any) -> None:
     """log w = log E e^{s.b} - s.b for each start, where s is the tilt from the gradient there."""
     assert not drawn(distribution, Tilted(), 3, 1)[1].any()  # by default, at the data points
     signed, starts = drawn(distribution, Tilted(start="uniform"), 5, 1)
-    assert np.array_equal(starts, distribution.sample(np.zeros((5, 2)), 1, rng(1))[:, 0])
+    assert np.array_equal(starts, distribution.sample(np.zeros((5, 2)), 1, rng=rng(1))[:, 0])
     s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points per start, tilted around 0
     moments = [float(linear_value(distribution, a, 1.0)) for a in s]
     assert np.allclose(signed.log_weights, moments - (s * signed.points).sum(-1), atol=1e-9)

@@ -1,4 +1,4 @@
-"""The estimators: scikit-learn's own checks in full, its tools, and its models in the limit of radius 0."""
+"""The estimators: scikit-learn's checks and tools, and its models at radius 0."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from phiball.refimpl.sklearn import (
     robust_scorer,
 )
 
-with patch.dict(os.environ, SCIPY_ARRAY_API="1"):  # scikit-learn 1.6 asks for it where array-api-compat is
+with patch.dict(os.environ, SCIPY_ARRAY_API="1"):  # scikit-learn 1.6 requires it with array-api-compat
     from sklearn.utils.estimator_checks import check_estimator
 
 
@@ -53,14 +53,14 @@ with patch.dict(os.environ, SCIPY_ARRAY_API="1"):  # scikit-learn 1.6 asks for i
         RobustSVC(radius=0.5, eta=inf, tol=1e-2),
     ],
 )
-def test_scikit_learn_checks_it_in_full(estimator: Any) -> None:
-    """check_estimator, with no check left out by us."""
+def test_check_estimator(estimator: Any) -> None:
+    """All of scikit-learn's checks."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own deliberate misuse
+        warnings.simplefilter("ignore")  # the checks misuse estimators deliberately
         results = check_estimator(estimator)
     assert len(results) > 50
     skipped = [result["check_name"] for result in results if result["status"] != "passed"]
-    assert skipped in ([], ["check_array_api_input"])  # which asks for a setting of the process
+    assert skipped in ([], ["check_array_api_input"])  # which needs a global setting
 
 
 CANCER, DIABETES = load_breast_cancer(return_X_y=True), load_diabetes(return_X_y=True)
@@ -78,8 +78,8 @@ XD, YD = StandardScaler().fit_transform(DIABETES[0]), DIABETES[1] / 100
         (RobustQuantileRegressor(alpha=0.0, tol=1e-6), QuantileRegressor(alpha=0.0), XD, YD, 1e-6),
     ],
 )
-def test_radius_zero_is_scikit_learn(ours: Any, theirs: Any, X: Any, y: Any, atol: float) -> None:
-    """The same coefficients and predictions; a positive radius gives others, and shorter ones."""
+def test_radius_zero_matches_scikit_learn(ours: Any, theirs: Any, X: Any, y: Any, atol: float) -> None:
+    """The same coefficients and predictions; a positive radius gives shorter coefficients."""
     if "solver" in theirs.get_params() and not isinstance(theirs, QuantileRegressor):
         theirs = theirs.set_params(solver="newton-cholesky" if not isinstance(theirs, Ridge) else "auto")
     plain, reference = clone(ours).set_params(radius=0.0).fit(X, y), theirs.fit(X, y)
@@ -96,8 +96,8 @@ def test_radius_zero_is_scikit_learn(ours: Any, theirs: Any, X: Any, y: Any, ato
             np.testing.assert_allclose(np.ravel(near.coef_), np.ravel(reference.coef_), atol=atol)
 
 
-def test_tables_pipelines_searches_and_pickles() -> None:
-    """pandas and polars give the names of features; the tools of scikit-learn work; sparse is refused."""
+def test_data_frames_pipelines_searches_and_pickles() -> None:
+    """Feature names come from pandas and polars, scikit-learn's tools work, and sparse data are rejected."""
     frame = pd.DataFrame(X2[:150, :3], columns=["a", "b", "c"])
     y = np.where(Y2[:150] == 1, "benign", "malignant")
     model = RobustLogisticRegression(radius=0.2).fit(frame, y)
@@ -118,15 +118,15 @@ def test_tables_pipelines_searches_and_pickles() -> None:
 
 
 @pytest.mark.parametrize("class_weight", ["balanced", {0: 3.0, 1: 0.5}])
-def test_class_weights_meet_sample_weights_as_in_scikit_learn(class_weight: Any) -> None:
-    """Both at once, at radius 0: balanced counts are weighted where those of scikit-learn are."""
+def test_class_and_sample_weights_match_scikit_learn(class_weight: Any) -> None:
+    """Both at once, at radius 0."""
     x, w = X2[:, :5], np.random.default_rng(0).uniform(0.1, 3.0, len(Y2)) * (1 + 4 * Y2)
     options: dict[str, Any] = {"radius": 0.0, "class_weight": class_weight}
     logistic = LogisticRegression(class_weight=class_weight, solver="newton-cholesky", tol=1e-12)
     machine = SVC(kernel="linear", class_weight=class_weight, tol=1e-11)
     for ours, theirs, atol in (
         (RobustLogisticRegression(tol=1e-10, **options), logistic, 1e-6),
-        (RobustSVC(**options), machine, 1e-4),  # the weights make C larger, and both less exact
+        (RobustSVC(**options), machine, 1e-4),  # the weights increase C, and both are less exact
     ):
         ours.fit(x, Y2, sample_weight=w)
         theirs.fit(x, Y2, sample_weight=w)
@@ -139,8 +139,8 @@ def test_class_weights_meet_sample_weights_as_in_scikit_learn(class_weight: Any)
 
 
 @pytest.mark.slow
-def test_features_that_must_not_move_and_reweighting() -> None:
-    """A feature that is held keeps more of its weight; a CVaR over examples lowers the largest losses."""
+def test_feature_scale_and_reweighting() -> None:
+    """A feature that moves loses weight; a CVaR over examples lowers the largest losses."""
     scale = np.zeros(XD.shape[1])
     scale[2] = 1.0
     plain = RobustLinearRegression(radius=0.0).fit(XD, YD)
@@ -155,8 +155,8 @@ def test_features_that_must_not_move_and_reweighting() -> None:
     assert worst(tail) < worst(plain)
 
 
-def test_the_search_follows_its_score() -> None:
-    """With the worst case as its score, the search takes a larger radius, and the score is better for it."""
+def test_cross_validation_optimizes_its_score() -> None:
+    """With a robust score it selects a larger radius, and the score improves on new data."""
     scorer = robust_scorer(Ball(2, 1.0))
     radii, etas = (0.0, 0.3, 1.0), (0.01,)
     train, test = slice(None, None, 2), slice(1, None, 2)
@@ -171,8 +171,8 @@ def test_the_search_follows_its_score() -> None:
 
 
 def test_three_classes_and_no_ridge() -> None:
-    """Probabilities of three classes, and one against the rest for the support vector machine."""
-    # C = inf is scikit-learn's, with a gradient of 0 and no bound on the gap.
+    """Probabilities of three classes, and one-vs-rest for the support vector machine."""
+    # C = inf matches scikit-learn, with an infinite gap.
     y = np.random.default_rng(0).permutation(Y2)
     none = RobustLogisticRegression(radius=0.0, C=inf).fit(X2[:, :4], y)
     theirs = LogisticRegression(C=inf, tol=1e-10, solver="newton-cholesky").fit(X2[:, :4], y)
@@ -183,7 +183,7 @@ def test_three_classes_and_no_ridge() -> None:
     plain = RobustLogisticRegression(radius=0.0, tol=1e-9, max_iter=2000).fit(X, y)
     theirs = LogisticRegression(solver="newton-cholesky", tol=1e-12).fit(X, y)
     np.testing.assert_allclose(plain.coef_, theirs.coef_, atol=1e-6)
-    # Both intercepts are free up to one number that is added to all.
+    # Intercepts are unique up to a common constant.
     shift = plain.intercept_ - theirs.intercept_
     np.testing.assert_allclose(shift, shift.mean(), atol=1e-6)
     assert plain.gap_ < 1e-10
@@ -198,8 +198,8 @@ def test_three_classes_and_no_ridge() -> None:
     ("module", "missing", "extras"),
     [("", "sklearn", "phiball[sklearn]"), (".networks", "skorch", "phiball[sklearn,torch]")],
 )
-def test_a_missing_package_says_how_to_install_it(module: str, missing: str, extras: str) -> None:
-    """In a process of its own, in which that package cannot be found."""
+def test_missing_package_error_says_how_to_install_it(module: str, missing: str, extras: str) -> None:
+    """In a subprocess in which that package cannot be found."""
     code = (
         "import importlib.util as u; find = u.find_spec\n"
         f"u.find_spec = lambda name, *more: None if name == {missing!r} else find(name, *more)\n"
@@ -210,8 +210,8 @@ def test_a_missing_package_says_how_to_install_it(module: str, missing: str, ext
     assert f"pip install '{extras}'" in run.stderr.splitlines()[-1]
 
 
-def test_bad_parameters_are_refused() -> None:
-    """At the fit, as scikit-learn wants it."""
+def test_invalid_parameters_raise_at_fit() -> None:
+    """Not in the constructor, by scikit-learn's convention."""
     for parameters, message in (
         ({"divergence": "cubic"}, "divergence is 'cubic'"),
         ({"C": 0.0}, "C is 0.0"),
@@ -220,7 +220,7 @@ def test_bad_parameters_are_refused() -> None:
         ({"norm": 0.5}, "norm is 0.5; expected a number of at least 1, or inf"),
         ({"tol": -1.0}, "tol is -1.0"),
         ({"max_iter": 0}, "max_iter is 0"),
-        ({"feature_scale": [1.0] * 29 + [-1.0]}, "feature_scale is .*; expected finite numbers that are"),
+        ({"feature_scale": [1.0] * 29 + [-1.0]}, "feature_scale is .*; expected finite, nonnegative"),
         ({"feature_scale": [1.0]}, "feature_scale is .*; expected 30 numbers"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -234,16 +234,16 @@ def test_bad_parameters_are_refused() -> None:
         (RobustQuantileRegressor(quantile=1.5), XD, YD, r"quantile is 1\.5"),
         (RobustLogisticRegression(fit_intercept=wrong), X2, Y2, "fit_intercept is 'no'"),
         (RobustLogisticRegression(), X2, 0.0 * Y2, r"y has one class, 0\.0;"),
-        (RobustLogisticRegression(), X2, labels, "y has labels of the types int, str; expected one type"),
-        (RobustLinearRegression(), 1e200 * XD, YD, r"X has an entry of size .*: scale it"),
-        (RobustLinearRegression(), XD, 1e200 * YD, r"y has an entry of size .*: scale it"),
+        (RobustLogisticRegression(), X2, labels, "y has labels of types int, str; expected a single type"),
+        (RobustLinearRegression(), 1e200 * XD, YD, r"X has an entry of size .*: rescale it"),
+        (RobustLinearRegression(), XD, 1e200 * YD, r"y has an entry of size .*: rescale it"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             model.fit(x, y)
 
 
 def test_warnings_point_at_the_call_of_fit() -> None:
-    """Where a fit stops early, and where Sobol points are too few for the ball: more of them lower it."""
+    """If a fit stops early, and if there are too few Sobol points for the ball."""
     for model, y in (
         (RobustLogisticRegression(max_iter=1), Y2),
         (RobustLogisticRegressionCV(max_iter=1, radii=(0.1,), etas=(0.1,), cv=2), Y2),
@@ -253,7 +253,7 @@ def test_warnings_point_at_the_call_of_fit() -> None:
             model.fit(X2[:, :3], y)
         assert {warning.filename for warning in seen} == {__file__}
     few = RobustLinearRegression(norm=inf, radius=1.0, eta=1e-3, n_points=8)
-    with pytest.warns(ConvergenceWarning, match=r"an error of about .* more points \(now 8\)") as seen:
+    with pytest.warns(ConvergenceWarning, match=r"an error of about .* n_points \(now 8\)") as seen:
         few.fit(XD, YD)
     assert seen[0].filename == __file__
     assert few.error_ > 0.01 * few.objective_
@@ -262,7 +262,7 @@ def test_warnings_point_at_the_call_of_fit() -> None:
 
 
 def test_divergences_by_name() -> None:
-    """In an estimator and in its reweighting, whose reprs stay short."""
+    """In an estimator and in its reweighting, with short reprs."""
     by_name = RobustLogisticRegression(divergence="quadratic", reweighting=Reweighting("quadratic", eta=1.0))
     by_object = RobustLogisticRegression(divergence=QUADRATIC, reweighting=Reweighting(QUADRATIC, eta=1.0))
     x = X2[:, :3]

@@ -1,4 +1,4 @@
-"""Robust scores against brute force: exact for affine models, not too kind for others; networks of torch."""
+"""Robust scores against brute force, for affine and other models; torch networks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TWO = Y < 2
 @pytest.mark.parametrize("norm", [1, 2, inf])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_worst_case_accuracy_of_linear_models(norm: float, classes: int) -> None:
-    """No point of the ball errs where the score says none does, and one does elsewhere: in a pipeline too."""
+    """The score is the share of examples that no point of the ball misclassifies, in a pipeline too."""
     ball = Ball(norm, 0.7)
     keep = 3 - classes <= Y
     x, y = X[keep], Y[keep]
@@ -59,12 +59,12 @@ def test_worst_case_accuracy_of_linear_models(norm: float, classes: int) -> None
             right &= model.predict(x - size * ball.steepest(direction)) == y
     assert score == pytest.approx(np.mean(right))
     assert 0 < score < model.score(x, y)
-    noisy = model.predict(ball.sample(x, 1, rng(3))[:, 0, :]) == y
+    noisy = model.predict(ball.sample(x, 1, rng=rng(3))[:, 0, :]) == y
     assert np.mean(noisy) >= score
 
 
 def test_regressors_trees_and_risks() -> None:
-    """The closed form for least squares; trees by samples; the risk falls with eta towards the mean loss."""
+    """The closed form for least squares; trees by samples; the risk decreases in eta to the mean loss."""
     x, y = X[:, :3], X[:, 3]
     line = LinearRegression().fit(x, y)
     exact = np.mean((np.abs(line.predict(x) - y) + 0.2 * np.linalg.norm(line.coef_)) ** 2)
@@ -80,7 +80,7 @@ def test_regressors_trees_and_risks() -> None:
 
 
 def test_models_are_scored_by_their_own_loss() -> None:
-    """The pinball loss, the deviance and the hinge loss, at the worst point and as the risks of fits."""
+    """The pinball loss, the deviance and the hinge loss, at the worst point and as risks."""
     x, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], X[::3, 3]
     counts = np.round(3 * y)
     tail = RobustQuantileRegressor(quantile=0.8, radius=0.3, eta=0.5, alpha=0.1, tol=1e-5).fit(x, y)
@@ -95,13 +95,13 @@ def test_models_are_scored_by_their_own_loss() -> None:
     worst = np.maximum(0.8 * (y - ends), 0.2 * (ends - y)).max(axis=0)
     assert moved(tail, x, y) == pytest.approx(-worst.mean())
     sampled = max(
-        mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng(k))[:, 0]))
+        mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng=rng(k))[:, 0]))
         for k in range(9)
     )
     assert moved(poisson, x, counts) < -sampled
     squared = robust_scorer(Ball(2, 0.3), loss="squared")(tail, x, y)
     assert squared == pytest.approx(-np.mean((np.abs(tail.predict(x) - y) + reach) ** 2))
-    # A fit minimises the risk, and a ridge: the score is the first of them, without sampling.
+    # A fit minimizes the risk plus a ridge; the score is the risk, without sampling.
     labels = Y[::3] == 0
     machine = RobustSVC(radius=0.3, eta=0.5, C=3.0, tol=1e-5).fit(x, labels)
     logistic = RobustLogisticRegression(radius=0.3, eta=0.5, C=3.0).fit(x, Y[::3])
@@ -122,8 +122,8 @@ def test_models_are_scored_by_their_own_loss() -> None:
     assert robust_scorer(Ball(2, 1e-9), eta=0.5)(three, x, Y[::3]) == pytest.approx(-hinge.mean())
 
 
-def test_what_cannot_be_scored_is_refused() -> None:
-    """Losses of classes, models without scores, and a box that cuts the ball; whole numbers are moved too."""
+def test_invalid_arguments_and_integer_features() -> None:
+    """Losses of classifiers, models without scores, clipped balls; integer features are perturbed too."""
     model, ball = LogisticRegression(max_iter=1000).fit(X, Y), Ball(2, 0.2)
     near = KNeighborsClassifier().fit(X, Y)
     near.__class__ = type("Bare", (KNeighborsClassifier,), {"predict_proba": property(_missing)})
@@ -135,7 +135,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
             model, X, Y
         ),
         "expected a ball without clip": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
-        "without predict_proba and decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
+        "neither predict_proba nor decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
         r"X is sparse; .* X\.toarray\(\)": lambda: robust_scorer(ball)(model, csr_array(X), Y),
         r"'north'\): encode them first, and score": lambda: robust_scorer(ball)(model, words, Y[:2]),
         r"scale is \[1\.0\]; expected 4 numbers, one": lambda: robust_scorer(ball, feature_scale=[1.0])(
@@ -156,11 +156,11 @@ def _missing(self: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_searches_that_a_large_ball_misleads() -> None:
-    """By the worst case alone a constant model wins; a bound on the cost, or a warning, stands against it."""
+def test_search_with_a_ball_that_is_too_large() -> None:
+    """A constant model has the best robust score: `fit` warns, and `max_cost` avoids it."""
     x = pd.DataFrame(StandardScaler().fit_transform(X[50:]), columns=list("abcd"))
     y = np.where(Y[50:] == 1, "yes", "no")
-    keep = np.r_[0:50, 60:100]  # fewer of the one class: a constant model has the others right
+    keep = np.r_[0:50, 60:100]  # fewer of one class: a constant model gets the others right
     x, y = x.iloc[keep], y[keep]
     score = robust_scorer(Ball(2, 3.0), feature_scale={"a": 0.5})
     radii = (0.0, 1.0, 100.0)
@@ -179,18 +179,18 @@ def test_searches_that_a_large_ball_misleads() -> None:
         for refit in ("robust", best_within(0.05))
     ]
     assert found[0] == 100 > found[1]
-    with pytest.raises(ValueError, match="no scores 'plain' and 'robust'"):
+    with pytest.raises(ValueError, match="lacks the scores 'plain' and 'robust'"):
         best_within(0.1)({"mean_test_score": np.ones(2)})
     for call in (best_within, lambda cost: RobustLogisticRegressionCV(max_cost=cost).fit(x, y)):
         with pytest.raises(ValueError, match="max_cost is -1"):
             call(-1.0)
     for plain in (None, "accuracy"):
-        with pytest.raises(ValueError, match=r"the best accuracy costs none; expected .*robust_scorer"):
+        with pytest.raises(ValueError, match=r"expected a score other than accuracy, .*robust_scorer"):
             RobustLogisticRegressionCV(max_cost=0.03, scoring=plain).fit(x, y)
 
 
-def test_a_search_weighs_classes_once() -> None:
-    """Folds fit the estimator itself: with balanced classes, and with weights of the examples."""
+def test_cross_validation_applies_class_weights_once() -> None:
+    """Folds fit the estimator itself, with balanced classes and sample weights."""
     x, y = X[TWO][:70, :2], Y[TWO][:70]
     w = np.linspace(0.5, 2.0, 70)
     fold = (np.arange(0, 70, 2), np.arange(1, 70, 2))
@@ -204,8 +204,8 @@ def test_a_search_weighs_classes_once() -> None:
     np.testing.assert_allclose(search.coef_, alone.fit(x, y, sample_weight=w).coef_, atol=1e-12)
 
 
-def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
-    """Weights count as copies do, for each way to score; a search passes them on, and can be stored."""
+def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
+    """Integer weights are equivalent to copies; a search passes weights on and can be pickled."""
     x, y, copies = X[50:], Y[50:], np.arange(100) % 3
     score, w = robust_scorer(Ball(2, 0.4)), copies.astype(float)
     model = LogisticRegression(max_iter=1000).fit(x, y)
@@ -224,7 +224,7 @@ def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
     search.set_params(refit=refit, cv=[(train, test)]).fit(x, y, sample_weight=w)
     fitted = RobustLogisticRegression(radius=0.5, tol=1e-4).fit(x[train], y[train], sample_weight=w[train])
     value = search.cv_results_["split0_test_robust"][1]
-    # Older versions of scikit-learn give the weights to the fits alone.
+    # Older versions of scikit-learn pass the weights to the fits only.
     counted = w[test] if tuple(map(int, sklearn.__version__.split(".")[:2])) >= (1, 9) else None
     assert value == pytest.approx(score(fitted, x[test], y[test], sample_weight=counted))
     again = pickle.loads(pickle.dumps(search))
@@ -240,8 +240,8 @@ def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
     assert repr(best_within(0.1, plain="a")) == "best_within(0.1, plain='a', robust='robust')"
 
 
-def test_tables_and_scales() -> None:
-    """Tables keep their names, so that nothing warns; a scale gives raw features the units of a pipeline."""
+def test_data_frames_and_feature_scale() -> None:
+    """Data frames keep their column names; `feature_scale` gives raw features the units of a pipeline."""
     frames = pd.DataFrame(X, columns=list("abcd")), pl.DataFrame(X, schema=list("abcd"))
     for frame in frames:
         model = make_pipeline(StandardScaler(), LogisticRegression()).fit(frame, Y)
@@ -258,7 +258,7 @@ def test_tables_and_scales() -> None:
 
 @pytest.mark.slow
 def test_networks() -> None:
-    """Training with the robust loss, early stopping, partial_fit, clone, pickle, and an attack as score."""
+    """Robust training, early stopping, partial_fit, clone, pickle, random_state, and a score by attack."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     x = StandardScaler().fit_transform(X).astype(np.float32)
@@ -278,6 +278,14 @@ def test_networks() -> None:
     again = pickle.loads(pickle.dumps(net))
     np.testing.assert_array_equal(again.predict(x), net.predict(x))
     assert clone(net).get_params()["radius"] == 0.3
+    states = (3, np.random.RandomState(0), np.random.RandomState(0))
+    first, second, third = (
+        RobustClassifier(module, max_epochs=1, random_state=state, train_split=None, **options).fit(x, Y)
+        for state in states
+    )
+    weights = [model.module_[0].weight.detach() for model in (first, second, third)]
+    assert torch.equal(weights[1], weights[2])
+    assert not torch.equal(weights[0], weights[1])
     line = torch.nn.Linear(3, 1)
     model = RobustRegressor(line, radius=0.1, max_epochs=60, train_split=None, **options)
     model.fit(x[:, :3], x[:, 3:])
@@ -285,8 +293,8 @@ def test_networks() -> None:
     assert robust_scorer(Ball(2, 0.2))(model, x[:, :3], x[:, 3]) < 0
 
 
-def test_sizes_of_features_go_by_name() -> None:
-    """A Series in another order, or a dict, is that of the columns; a wrong name is an error."""
+def test_feature_scale_is_matched_by_column_name() -> None:
+    """A Series in any order, or a dict; an unknown name is an error."""
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 3)), columns=list("abc"))
     y = (X.a + 0.5 * X.b + 0.3 * X.c > 0).astype(int)
     named = pd.Series({"a": 1.0, "b": 0.0, "c": 2.0})
@@ -305,8 +313,8 @@ def test_sizes_of_features_go_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_networks_take_what_the_estimators_take() -> None:
-    """Tables, doubles and targets (n,); a module is left as it was, and attacked inside a pipeline too."""
+def test_networks_accept_the_data_of_the_linear_estimators() -> None:
+    """Data frames, float64, targets (n,), and attacks in a pipeline; the module is not modified."""
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(120, 3)), columns=list("abc"))
     y = (X.a + 0.5 * X.b > 0).astype(int)
     with torch.random.fork_rng():
@@ -329,7 +337,7 @@ def test_networks_take_what_the_estimators_take() -> None:
         assert few.n_features_in_ == 3
         with pytest.raises(ValueError, match="X has 2 features; expected 3"):
             few.predict(X[["a", "b"]])
-        with pytest.raises(TypeError, match="RobustClassifier takes no sample_weight"):
+        with pytest.raises(TypeError, match="RobustClassifier does not support sample_weight"):
             few.fit(X, y, sample_weight=np.ones(120))
         held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
     score = robust_scorer(Ball(2, 0.5), n_samples=2)
@@ -338,5 +346,5 @@ def test_networks_take_what_the_estimators_take() -> None:
     assert score(model, X, y) <= np.mean(model[-1].predict(moved.astype(np.float32)) == y)
     fixed = held.attack(X.to_numpy(), y.to_numpy(), Ball(2, 0.5, feature_scale=[1, 0, 1]))
     assert np.allclose(fixed[:, 1], X.b, atol=1e-6)
-    with pytest.raises(ValueError, match="expected the whole numbers from 0 on"):
+    with pytest.raises(ValueError, match="expected the whole numbers 0, 1"):
         RobustClassifier(module, **options).fit(X.to_numpy(), np.where(y, "no", "yes"))

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, cressie_read, indicator
-from phiball.refimpl.theory import chi_square_bound, convex_plan, gradient_bias, nonconvex_plan, second_moment
+from phiball.refimpl.theory import (
+    chi_square_bound,
+    convex_plan,
+    gradient_bias,
+    gradient_second_moment,
+    nonconvex_plan,
+)
 from phiball.refimpl.theory.plans import Plan
 
 CONVEX = {"lipschitz": 1.0, "diameter": 1.0, "idf": 2.0, "chi_square": 0.25}
@@ -139,9 +145,17 @@ def test_bad_arguments() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: convex(idf=-1.0), ValueError, "idf is -1.0; expected a finite number that is not negative"),
         (lambda: convex(chi_square=-inf), ValueError, "chi_square is -inf; expected a finite number that"),
-        (lambda: second_moment(RTMLMC(2), 1.0, "x"), TypeError, "chi_square is 'x'; expected a number"),
+        (
+            lambda: gradient_second_moment(RTMLMC(2), 1.0, "x"),
+            TypeError,
+            "chi_square is 'x'; expected a number",
+        ),
         (lambda: convex(estimator=SG(3)), TypeError, "estimator is .*; expected the class SG or RTMLMC"),
-        (lambda: second_moment(SG, 1.0, 0.0), TypeError, r"estimator is .*; expected SG\(level\) or RTMLMC"),
+        (
+            lambda: gradient_second_moment(SG, 1.0, 0.0),
+            TypeError,
+            r"estimator is .*; expected SG\(level\) or RTMLMC",
+        ),
         (lambda: nonconvex(constrained=1), TypeError, "constrained is 1; expected True or False"),
         (lambda: gradient_bias(-1, lipschitz=1.0, bound=1.0, eta=1.0), ValueError, "level is -1; expected"),
         (lambda: chi_square_bound("x", 1.0, 1.0), TypeError, "divergence is 'x'; expected a Divergence"),
@@ -192,13 +206,15 @@ def test_corners_of_the_range_give_a_plan_or_an_error(estimator: Any) -> None:
 
 def test_second_moment_in_closed_form() -> None:
     for top in range(4):  # a loss that ignores the perturbation: level 0 alone
-        assert second_moment(RTMLMC(top), 1.0, 0.0) == pytest.approx(2 - 2.0**-top, rel=1e-14)
-    assert second_moment(SG(5), 3.0, inf) == 9.0
-    assert second_moment(RTMLMC(4), 3.0, 0.5) == pytest.approx(9 * second_moment(RTMLMC(4), 1.0, 0.5))
+        assert gradient_second_moment(RTMLMC(top), 1.0, 0.0) == pytest.approx(2 - 2.0**-top, rel=1e-14)
+    assert gradient_second_moment(SG(5), 3.0, inf) == 9.0
+    assert gradient_second_moment(RTMLMC(4), 3.0, 0.5) == pytest.approx(
+        9 * gradient_second_moment(RTMLMC(4), 1.0, 0.5)
+    )
     # without a C every level counts with 2^l: (2 - 2^-L)(2^(L+1) - 1)
-    assert second_moment(RTMLMC(4), 1.0, inf) == pytest.approx((2 - 1 / 16) * 31)
-    assert second_moment(RTMLMC(4), 1.0, 15.0) == second_moment(RTMLMC(4), 1.0, inf)
-    assert second_moment(RTMLMC(4), 1.0, 14.0) < second_moment(RTMLMC(4), 1.0, inf)
+    assert gradient_second_moment(RTMLMC(4), 1.0, inf) == pytest.approx((2 - 1 / 16) * 31)
+    assert gradient_second_moment(RTMLMC(4), 1.0, 15.0) == gradient_second_moment(RTMLMC(4), 1.0, inf)
+    assert gradient_second_moment(RTMLMC(4), 1.0, 14.0) < gradient_second_moment(RTMLMC(4), 1.0, inf)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 1.9, 2.0, 2.1, 8.0])

@@ -268,7 +268,7 @@ def test_value_without_gradients(block: Any) -> None:
 
     def risk() -> Any:
         return robust_risk(
-            loss, x, Ball(1, 0.5), ETA, ENTROPIC, n_samples=8, rng=rng(4), proposal=Tilted()
+            loss, x, Ball(1, 0.5), ETA, ENTROPIC, n_samples=8, rng=rng(4), method=Tilted()
         ).value
 
     calls = [lambda: objective()(loss, x, rng=rng(4)), lambda: objective(how=Tilted())(loss, x, rng=rng(4))]

@@ -1,4 +1,4 @@
-"""Beyond the paper: sharper constants and lower orders of the complexity of Section 3."""
+"""Beyond the paper: sharper constants and lower orders for the complexity bounds of Section 3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phiball.refimpl import ENTROPIC, RTMLMC, SG
 from phiball.refimpl.optimize import projected_sgd
 from phiball.refimpl.sampling import signed_weights
-from phiball.refimpl.theory import chi_square_bound, convex_plan, nonconvex_plan, second_moment
+from phiball.refimpl.theory import chi_square_bound, convex_plan, gradient_second_moment, nonconvex_plan
 from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -46,15 +46,15 @@ from phiball.verification.instances.strategies import powers_of_ten
     formula=r"T = O\left( \delta^{-2} \log\frac{1}{\delta} \right), \quad"
     r" \gamma = O\left( \frac{\delta}{\log(1/\delta)} \right), \quad"
     r" \mathrm{samples} = O\left( \delta^{-2} \log^2\frac{1}{\delta} \right)",
-    assumptions="L_f = D = G = C = 1; RT-MLMC; the plans that guarantee a mean gap of delta",
+    assumptions="L_f = D = G = C = 1; RT-MLMC; plans that guarantee an expected gap of delta",
 )
 def fewer_logarithms(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
-    """RT-MLMC needs T = O(delta^-2 log) steps of O(delta/log) and O(delta^-2 log^2) samples."""
+    """RT-MLMC needs O(delta^-2 log) steps of size O(delta/log), and O(delta^-2 log^2) samples."""
     plans = [plan(delta, **CONVEX_UNITS, estimator=RTMLMC) for delta in DELTAS]
     for made, delta in zip(plans, DELTAS, strict=True):
         yield Evidence.at_most(made.bound, delta, 0.0, f"the bound for delta = {delta:.2g}")
     x = [1 / delta for delta in DELTAS]
-    # The second moment grows like L + 1.6 + 1/C, and a step falls like its inverse.
+    # The second moment grows like L + 1.6 + 1/C, and the step size falls like its inverse.
     yield from Curve.of_order(
         "steps, RTMLMC", "1/delta", x, [float(p.steps) for p in plans], 2, 1
     ).within_order()
@@ -66,10 +66,10 @@ def fewer_logarithms(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
     ).within_order()
 
 
-@fewer_logarithms.mutant("takes the second moment for M")
+@fewer_logarithms.mutant("uses the second moment as M")
 def _(delta: float, **rest: Any) -> Plan:
     made = convex_plan(delta, **rest)
-    M2 = second_moment(made.estimator, 1.0, 1.0)
+    M2 = gradient_second_moment(made.estimator, 1.0, 1.0)
     return replace(made, steps=ceil(made.steps * M2), step_size=made.step_size / M2)
 
 
@@ -77,7 +77,7 @@ def _(delta: float, **rest: Any) -> Plan:
 
 
 def sharp_lemma(F: SmoothFunction) -> float:
-    """(16/3) S D/T + (14/3) sigma^2/m."""
+    """The bound (16/3) S D/T + (14/3) sigma^2/m."""
     return 16 / 3 * F.smoothness * F.drop / F.steps + 14 / 3 * F.sigma**2 / F.batch
 
 
@@ -88,21 +88,19 @@ def sharp_lemma(F: SmoothFunction) -> float:
     formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"
     r" \mathrm{Proj}_{\Theta}\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right]"
     r" \right\|^2 \le \frac{16}{3} \frac{S D_*}{T} + \frac{14}{3} \frac{\sigma^2}{m}",
-    assumptions="grad F is S-Lipschitz, E V = grad F with variance sigma^2, batches of m; a random iterate",
+    assumptions="grad F is S-Lipschitz; E V = grad F, with variance sigma^2; batches of m; a random iterate",
     examples=150,
     F=smooth_functions(),
 )
 def smaller_constants(
     F: SmoothFunction, sgd: Sgd = projected_sgd, bound: Callable[[SmoothFunction], float] = sharp_lemma
 ) -> Evidence:
-    """In the lemma on smooth functions the constants 16/3 and 14/3 suffice in place of 8 and 6."""
+    """In the lemma on smooth functions the constants 8 and 6 can be lowered to 16/3 and 14/3."""
     measured, limit = stationarity(F, sgd, F.smoothness), bound(F)
-    return Evidence.at_most(
-        measured, limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound {limit:.4g}"
-    )
+    return Evidence.at_most(measured, limit, F.rounding, f"E|mapping|^2 = {measured:.4g}, bound {limit:.4g}")
 
 
-@smaller_constants.mutant("1 for 16/3", replaces="bound")
+@smaller_constants.mutant("uses 1 instead of 16/3", replaces="bound")
 def _(F: SmoothFunction) -> float:
     return F.smoothness * F.drop / F.steps + 14 / 3 * F.sigma**2 / F.batch
 
@@ -126,24 +124,24 @@ def second_moment_by_chi_square(
     distribution: DiscreteDistribution,
     top: int,
     weights: Weights = signed_weights,
-    moment: Moment = second_moment,
+    moment: Moment = gradient_second_moment,
 ) -> Evidence:
-    """The second moment of RT-MLMC is at most that of a chi-square bound of sinh^2(B/(2 eta))."""
+    """The second moment of RT-MLMC obeys the bound for chi-square at most sinh^2(B/(2 eta))."""
     bound = moment(
         RTMLMC(top), distribution.lipschitz, chi_square_bound(ENTROPIC, distribution.height, distribution.eta)
     )
     exact = second_moment_of(distribution, top, weights)
     slack = 2.0**top * distribution.lipschitz**2 * distribution.rounding
-    return Evidence.at_most(exact, bound, slack, f"E|V|^2 is {exact:.4g}, the bound {bound:.4g}")
+    return Evidence.at_most(exact, bound, slack, f"E|V|^2 = {exact:.4g}, bound {bound:.4g}")
 
 
-@second_moment_by_chi_square.mutant("the paper's 6 (L+1) L_f^2 C, without level 0", replaces="moment")
+@second_moment_by_chi_square.mutant("uses the printed 6 (L+1) L_f^2 C, without level 0", replaces="moment")
 def _(estimator: RTMLMC, lipschitz: float, chi_square: float) -> float:
     return 6 * (estimator.level + 1) * lipschitz**2 * chi_square
 
 
 def short_table(problem: Setting, eps: float) -> HyperParameters:
-    """The hyper-parameters of the proof with 32 for 128."""
+    """The hyper-parameters of the proof, with 32 instead of 128."""
     return table_2(problem, eps, factor=32.0)
 
 
@@ -153,23 +151,26 @@ def short_table(problem: Setting, eps: float) -> HyperParameters:
     verdict=Verdict.HOLDS,
     formula=r"T = \left\lceil \frac{32 D \overline{S} M_2}{\epsilon^4} \right\rceil"
     r" \Rightarrow \mathbb{E}\| \nabla F \|^2 \le \epsilon^2",
-    assumptions="the lemmas on levels and the descent lemma, with a true smoothness constant; no constraint",
+    assumptions="the lemmas on levels and the descent lemma, with a valid smoothness constant; no "
+    "constraints",
     examples=200,
     problem=settings().map(lambda problem: replace(problem, constrained=False)),
     ratio=powers_of_ten(-3, 0),
 )
 def a_quarter_of_the_steps(problem: Setting, ratio: float, table: Table = short_table) -> Evidence:
-    """Without constraints 32 suffices in place of 128 in the number of steps."""
+    """Without constraints, the factor 128 in the number of steps can be lowered to 32."""
     eps = ratio * problem.lipschitz
     total = guarantee(problem, table(problem, eps))
     return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{total:.4g} for eps^2 = {eps**2:.4g}")
 
 
-a_quarter_of_the_steps.mutant("16 for 32")(lambda problem, eps: table_2(problem, eps, factor=16.0))
+a_quarter_of_the_steps.mutant("uses 16 instead of 32")(
+    lambda problem, eps: table_2(problem, eps, factor=16.0)
+)
 
 
 def _own_bound(problem: Setting, S: float, made: Plan) -> float:
-    """The guarantee of a plan, from the sharp lemmas written out."""
+    """The guarantee of a plan, by the sharp lemmas."""
     top, half = made.estimator.level, problem.height / (2 * problem.eta)
     bias = (problem.lipschitz * exp(half) * expm1(half) / 2.0**top) ** 2
     C = sinh(half) ** 2
@@ -192,7 +193,7 @@ def _own_bound(problem: Setting, S: float, made: Plan) -> float:
     ratio=powers_of_ten(-2, 0),
 )
 def plan_is_cheaper(problem: Setting, ratio: float, plan: Planner = nonconvex_plan) -> Iterator[Evidence]:
-    """The plan from the sharp lemmas guarantees epsilon, with no more samples than the proof's own."""
+    """The plan by the sharp lemmas guarantees epsilon, with no more samples than the plan of the proof."""
     eps = ratio * problem.lipschitz
     made = plan(
         eps,
@@ -208,11 +209,11 @@ def plan_is_cheaper(problem: Setting, ratio: float, plan: Planner = nonconvex_pl
     yield Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{total:.4g} for eps^2 = {eps**2:.4g}")
     paper = table_2(replace(problem, smoothness=S, drop=problem.height), eps)
     theirs = (paper.level + 1) / (2 - 2.0**-paper.level) * paper.batch * paper.steps
-    note = f"{made.evaluations:.3g} samples for {theirs:.3g}"
+    note = f"{made.evaluations:.3g} samples, {theirs:.3g} in the proof"
     yield Evidence(made.evaluations / theirs - 1, 0.0, note)
 
 
-plan_is_cheaper.mutant("a thousand times the steps")(
+plan_is_cheaper.mutant("takes a thousand times the steps")(
     altered(nonconvex_plan, steps=lambda made: 1000 * made.steps)
 )
 
@@ -222,20 +223,20 @@ plan_is_cheaper.mutant("a thousand times the steps")(
     id="G8-sg",
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{cost}_{SG} = O(\epsilon^{-5})",
-    assumptions="L_f = S_f = B = eta = 1; with 2^L = O(1/epsilon), because the bias falls like 2^-L",
+    assumptions="L_f = S_f = B = eta = 1; 2^L = O(1/epsilon), because the bias falls like 2^-L",
 )
 def cost_of_sg(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
-    """SG, of which the paper says nothing, finds an epsilon-stationary point with O(eps^-5) samples."""
+    """SG, which the paper does not treat, finds an epsilon-stationary point with O(eps^-5) samples."""
     for constrained in (True, False):
         plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=SG) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
             yield Evidence.at_most(made.bound, eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
         name = "cost of SG, constrained" if constrained else "cost of SG, unconstrained"
-        # T and the batch are rounded up, and beta^2 takes the same share of epsilon^2 at every epsilon.
+        # T and the batch are rounded up; beta^2 is the same share of epsilon^2 for every epsilon.
         curve = Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, [made.evaluations for made in plans], 5)
         yield from curve.within_order(0.05)
 
 
-cost_of_sg.mutant("the paper's level, 2^L = O(1/epsilon^2)")(
+cost_of_sg.mutant("uses the paper's level, 2^L = O(1/epsilon^2)")(
     altered(nonconvex_plan, estimator=lambda made: SG(2 * made.estimator.level))
 )

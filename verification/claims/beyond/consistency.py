@@ -45,14 +45,14 @@ Limit: TypeAlias = Callable[[InnerProblem, float, float], Fraction]
 
 
 def limit_of_risk(problem: InnerProblem, a: float, b: float) -> Fraction:
-    """a E f + (1 - a) AV@R of level (1 - a)/(b - a), which is the maximum for b = infinity."""
+    """The limit a E f + (1 - a) AV@R of level (1 - a)/(b - a), with the maximum for b = infinity."""
     rows = [(Fraction(v), q) for v, q in zip(problem.f, exact_distribution(problem), strict=True) if q]
     mean = sum((q * v for v, q in rows), Fraction(0))
     top = max(v for v, _ in rows)
     low = Fraction(a)
     if isfinite(b):
         alpha = (1 - low) / (Fraction(b) - low)
-        # The infimum over mu is at one of the losses.
+        # The infimum over mu is attained at one of the losses.
         top = min(mu + sum(q * max(v - mu, Fraction(0)) for v, q in rows) / alpha for mu, _ in rows)
     return low * mean + (1 - low) * top
 
@@ -63,8 +63,8 @@ def limit_of_risk(problem: InnerProblem, a: float, b: float) -> Fraction:
     verdict=Verdict.HOLDS,
     formula=r"\overline{\text{dom}}\,\phi=[a,b]:\quad \lim_{\eta\to 0}R_\eta = a\,\mathbb{E}[f] + "
     r"(1-a)\,\text{AV@R}_{(1-a)/(b-a)}(f),\qquad 0\le\lim R-R_\eta\le\eta\,\mathbb{E}[\phi(\zeta^*)]",
-    assumptions="f bounded; AV@R of level 0 is the essential supremum. So R is consistent for every bounded "
-    "f if and only if (0, infinity) is in the domain of phi",
+    assumptions="f is bounded; AV@R of level 0 is the essential supremum. Hence R is consistent for every "
+    "bounded f if and only if (0, infinity) is in the domain of phi",
     examples=150,
     problem=problems(),
     phi=st.sampled_from([ABSOLUTE, cressie_read(2.0)]),
@@ -81,12 +81,12 @@ def limit_for_every_domain(
     limit: Limit = limit_of_risk,
     solve: Solver = worst_case,
 ) -> Iterator[Evidence]:
-    """As eta falls the risk tends to a mixture of the mean and an AV@R that the domain of phi decides."""
+    """As eta -> 0 the risk tends to a mixture of the mean and an AV@R, given by the domain of phi."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
     got, end = float(solved(solve, small, restricted(phi, a, b)).value), float(limit(small, a, b))
     tolerance = 2 * value_tolerance(small)
     yield Evidence(got - end, tolerance, f"R = {got:.6g} is at most the limit {end:.6g}")
-    # The extremal density lies in [a, min(b, 1/nu(max))], on which the convex phi is largest at an end.
+    # The extremal density lies in [a, min(b, 1/nu(max))], where the convex phi is largest at an end.
     least = min(q for q in small.probabilities if q)
     highest = min(b, 1 / least)
     cost = max(abs(x - 1) if phi is ABSOLUTE else (x - 1) ** 2 / 2 for x in (a, highest))
@@ -94,12 +94,12 @@ def limit_for_every_domain(
     yield Evidence(end - got - small.eta * cost, slack, f"the limit {end:.6g} is at most R + eta max phi")
 
 
-@limit_for_every_domain.mutant("expects the maximum, as the paper does", replaces="limit")
+@limit_for_every_domain.mutant("expects the maximum, as in the paper", replaces="limit")
 def _(problem: InnerProblem, a: float, b: float) -> Fraction:
     return Fraction(max(problem.charged))
 
 
-limit_for_every_domain.mutant("forgets the lower end of the domain", replaces="solve")(
+limit_for_every_domain.mutant("ignores the lower end of the domain", replaces="solve")(
     with_divergence(lambda d: ABSOLUTE)
 )
 
@@ -108,7 +108,7 @@ limit_for_every_domain.mutant("forgets the lower end of the domain", replaces="s
 
 X = (1e2, 1e3, 1e4, 1e5, 1e6)  # 1/eta
 _LEADING: dict[str, tuple[str, Callable[[float], float], float, float]] = {
-    # The next term of each is at most 3 % of the first at eta = 0.01; the logarithm adds 1/log x.
+    # The second term is at most 3 % of the first at eta = 0.01; the logarithm adds 1/log x.
     "entropic": ("eta log(1/eta)", lambda x: log(x) / x, -1.0, 1 / log(X[0])),
     "quadratic": ("(4/3) sqrt(eta/2)", lambda x: 4 / 3 * (2 * x) ** -0.5, -0.5, 0.02),
     "absolute": ("2 eta", lambda x: 2 / x, -1.0, 0.02),
@@ -122,7 +122,7 @@ _LEADING: dict[str, tuple[str, Callable[[float], float], float, float]] = {
     verdict=Verdict.HOLDS,
     formula=r"f\sim U[0,1]:\quad \max f-R_\eta = \eta\log\frac{1}{\eta}-\eta\log(1-e^{-1/\eta}),\quad"
     r" \frac{4}{3}\sqrt{\frac{\eta}{2}}-\frac{\eta}{2},\quad 2\eta-2\eta^2,\quad \eta-\frac{\eta^2}{2}",
-    assumptions="entropic; quadratic and absolute value with eta <= 1/2; hinge with eta <= 1",
+    assumptions="entropic; quadratic and absolute value for eta <= 1/2; hinge for eta <= 1",
 )
 def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
     """For uniform losses the gap falls like eta log(1/eta), sqrt(eta), eta and eta for the four phi."""
@@ -130,7 +130,7 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
         gaps = []
         for x in (2.0, 5.0, *X):
             eta = 1 / x
-            # Where the worst case has a kink.
+            # The kink of the worst case.
             breaks = {
                 QUADRATIC: uniform_losses.optimal_multiplier(eta, "quadratic"),
                 ABSOLUTE: 1 - 2 * eta,
@@ -139,14 +139,14 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
             nodes, p = uniform_losses.graded((breaks.get(d, 0.0),))
             got = float(solve(array(nodes.tolist()), eta, d, p=array(p.tolist())).value)
             exact = uniform_losses.optimal_value(eta, d.name)
-            yield Evidence(abs(got - exact), ROUNDING, f"{d.name}, eta = {eta}: {1 - got:.6g} missing")
+            yield Evidence(abs(got - exact), ROUNDING, f"{d.name}, eta = {eta}: gap {1 - got:.6g}")
             gaps.append(1 - got)
         label, bound, exponent, slack = _LEADING[d.name]
         curve = Curve(
             f"max f - R, {d.name} phi", "1/eta", "max f - R", label, X, tuple(gaps[2:]), tuple(map(bound, X))
         )
         yield curve
-        # The values are exact to rounding, and the gap is 1e-6 at least.
+        # The values are exact up to rounding, and the gap is at least 1e-6.
         yield curve.below_bound(1e6 * ROUNDING)
         yield curve.exactly(exponent, slack)
 
@@ -157,23 +157,23 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
     verdict=Verdict.HOLDS,
     formula=r"P(f=1)=q,\ P(f=0)=1-q:\quad \max f-R_\eta = -\eta\log\left(q+(1-q)e^{-1/\eta}\right),\quad"
     r" \frac{\eta}{2}\left(\frac{1}{q}-1\right),\quad 2\eta(1-q),\quad \eta(1-q)",
-    assumptions="entropic; quadratic with eta <= q; absolute value with eta <= 1/2; hinge with eta <= 1",
+    assumptions="entropic; quadratic for eta <= q; absolute value for eta <= 1/2; hinge for eta <= 1",
     q=st.one_of(st.sampled_from([0.5, 0.25, 1.0]), powers_of_ten(-4.0, 0.0)),
     share=powers_of_ten(-9.0, 0.0),
     d=st.sampled_from([QUADRATIC, ENTROPIC, ABSOLUTE, HINGE]),
 )
 def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = worst_case) -> Evidence:
-    """With an atom at the maximum every phi has a gap that is linear in eta."""
+    """With an atom at the maximum the gap is linear in eta for every phi."""
     eta = share * min(q, 0.5)
     got = float(solved(solve, InnerProblem((0.0, 1.0), eta, (1 - q, q)), d).value)
     missing = uniform_losses.missing_with_atom(eta, q, d.name)
-    return Evidence(abs(1 - got - missing), ROUNDING, f"eta = {eta:.4g}: {1 - got:.6g} missing")
+    return Evidence(abs(1 - got - missing), ROUNDING, f"eta = {eta:.4g}: gap {1 - got:.6g}")
 
 
-rates_for_uniform_losses.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
-rates_with_an_atom.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
-rates_for_uniform_losses.mutant("takes the largest loss")(LARGEST_LOSS)
-rates_with_an_atom.mutant("takes the largest loss")(LARGEST_LOSS)
+rates_for_uniform_losses.mutant("omits the factor 1/2 of the quadratic phi")(quadratic_without_half)
+rates_with_an_atom.mutant("omits the factor 1/2 of the quadratic phi")(quadratic_without_half)
+rates_for_uniform_losses.mutant("returns the largest loss")(LARGEST_LOSS)
+rates_with_an_atom.mutant("returns the largest loss")(LARGEST_LOSS)
 
 
 CELLS = 1000
@@ -185,11 +185,11 @@ CELLS = 1000
     verdict=Verdict.HOLDS,
     formula=r"P_* = 1\{f>\max f-c\}\,\nu + \nu(f\le\max f-c)\,\delta_{\arg\max f},\quad"
     r" \mathbb{E}_{P_*}[f]-\eta\left(\mathbb{E}_\nu[\phi(\zeta)]+\phi'(\infty)\,P_*^{\perp}(Z)\right) = R",
-    assumptions="D counts mass that is singular to the reference distribution at phi'(infinity) a unit; "
-    "c = 2 eta for the absolute value, eta for the hinge; f(x) = x on [0, 1], in cells",
+    assumptions="in D, mass that is singular to the reference distribution costs phi'(infinity) per unit; "
+    "c = 2 eta for the absolute value, eta for the hinge; f(x) = x on [0, 1], discretized",
 )
 def density_and_atom(density: Callable[..., Density] = worst_case_density) -> Iterator[Evidence]:
-    """With singular mass at its price, the density and the atom have mass one and reach the risk."""
+    """If singular mass has its cost, the density and the atom have mass one and attain the risk."""
     h = 1 / CELLS
     x = h * (np.arange(CELLS) + 0.5)
     for d, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):
@@ -201,22 +201,22 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
                 eta,
                 d,
                 at=array(x.tolist())[:, None],
-                samples=CELLS,
+                n_samples=CELLS,
                 rng=rng(0),
             )
             zeta, atom = to_numpy(worst.density), float(worst.masses[0])
             where, note = float(worst.atoms[0, 0]), f"{d.name}, eta = {eta}"
             yield Evidence(abs(zeta.mean() + atom - 1), ROUNDING, f"{note}: the mass")
-            # A cell more or less, as the largest loss sits in the middle of the last one.
+            # Up to one cell, as the largest loss is at the midpoint of the last cell.
             yield Evidence(abs(atom - (1 - width * eta)), 1.5 * h, f"{note}: the atom has mass {atom:.4g}")
             cost = float(to_numpy(d.phi(array(zeta.tolist()))).mean()) + d.recession * atom
             reached = float((zeta * x).mean()) + atom * where - eta * cost
             exact = uniform_losses.optimal_value(eta, d.name)
-            # The maximum is half a cell low, and the sum over cells exact for f itself.
-            yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is reached, R = {exact:.6f}")
+            # The maximum is low by half a cell; the sum over cells is exact for f.
+            yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is attained, R = {exact:.6f}")
 
 
-@density_and_atom.mutant("drops the atom at the maximum")
+@density_and_atom.mutant("omits the atom at the maximum")
 def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
     worst = worst_case_density(loss, z, ball, eta, d, **rest)
     return replace(worst, masses=0 * worst.masses)
@@ -228,11 +228,11 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     verdict=Verdict.HOLDS,
     formula=r"P_*(\{\arg\max f\}) = 1-\mathbb{E}_\nu\left[\phi^{*\prime}\left(\phi'(\infty)"
     r"+\frac{f-\max f}{\eta}\right)\right]\quad\text{where that is positive}",
-    assumptions="phi differentiable with finite lim phi(t)/t; f = -u^(1/2) for Burg's phi and -u^(1/4) for "
-    "Hellinger's, u uniform on [0, 1]: the expectations are 2 eta and 8 eta^2",
+    assumptions="phi is differentiable with finite lim phi(t)/t; f = -u^(1/2) for Burg's phi and -u^(1/4) "
+    "for Hellinger's, u uniform on [0, 1]; the expectations are 2 eta and 8 eta^2",
 )
 def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
-    """A smooth phi of finite recession has an atom at the maximum too, if f is peaked enough for eta."""
+    """For a smooth phi with finite recession too, the worst case has an atom if f has a sharp peak."""
     u, p = uniform_losses.dyadic()
     for k, root in ((0.0, 0.5), (0.5, 0.25)):
         d = cressie_read(k)
@@ -241,22 +241,22 @@ def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
             atom = 1 - (2 * eta if k == 0 else 8 * eta**2)
             near = float(to_numpy(s.weights)[u < 1e-30].sum())
             note = f"{d.name}, eta = {eta}"
-            # The nodes below 1e-30 have at most 1e-15 of the density; the last one is 1e-12 below max f.
+            # Nodes below 1e-30 carry at most 1e-15 of the density; the last one is 1e-12 below max f.
             yield Evidence(abs(near - atom), 1e-10, f"{note}: {near:.6f} at the maximum, {atom:.6f} expected")
             value = _burg(eta) if k == 0 else _hellinger(eta)
             yield Evidence(abs(float(s.value) - value), 1e-11, f"{note}: the value {value:.6f}")
 
 
 def _burg(eta: float) -> float:
-    """-eta + eta E[-log(1 - s)] with s = 1 - u^(1/2)/eta."""
+    """The value -eta + eta E[-log(1 - s)] with s = 1 - u^(1/2)/eta."""
     return -eta + eta * (log(eta) + 0.5)
 
 
 def _hellinger(eta: float) -> float:
-    """-2 eta + eta E[s/(1 - s/2)] with s = 2 - u^(1/4)/eta, and E u^(-1/4) = 4/3."""
+    """The value -2 eta + eta E[s/(1 - s/2)] with s = 2 - u^(1/4)/eta, where E u^(-1/4) = 4/3."""
     return -4 * eta + 4 * eta**2 * 4 / 3
 
 
-atom_of_a_smooth_phi.mutant("forgets the recession: the entropic phi")(
+atom_of_a_smooth_phi.mutant("uses the entropic phi, of infinite recession")(
     with_divergence(lambda d: cressie_read(1.0))
 )

@@ -24,7 +24,7 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.inner import dual_value
 from phiball.refimpl.sampling import signed_weights
-from phiball.refimpl.theory import second_moment
+from phiball.refimpl.theory import gradient_second_moment
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.conversion import array
@@ -66,15 +66,15 @@ def _exact_half(gamma: list[Fraction]) -> Fraction:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 = \frac{1}{4 (m - 1)} "
     r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right)",
-    assumptions="gamma in the simplex, m even, I a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
+    assumptions="gamma is in the simplex, m is even, I is a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
     gamma=simplex(),
 )
 def random_half_variance_exactly(gamma: list[Fraction], value: Mean = _exact_half) -> Evidence:
-    """The mass of a random half of m points has variance D_chi2/(4 (m - 1)), exactly."""
+    """The mass of a random half of m points has variance exactly D_chi2/(4 (m - 1))."""
     return Evidence(float(abs(half_variance(gamma) - value(gamma))), 0.0)
 
 
-random_half_variance_exactly.mutant("has m for m - 1")(
+random_half_variance_exactly.mutant("uses m instead of m - 1")(
     lambda gamma: exact_chi_square(gamma) / (4 * len(gamma))
 )
 
@@ -83,12 +83,12 @@ random_half_variance_exactly.mutant("has m for m - 1")(
 
 
 def _level_bound(n: int, mean_chi_square: float) -> float:
-    """E chi^2/(n - 1)."""
+    """The bound E chi^2/(n - 1)."""
     return mean_chi_square / (n - 1)
 
 
 def weights_at(eta: float, phi: Divergence) -> Callable[[Array], Array]:
-    """The exact weights of rows of losses."""
+    """The exact weights for each row of losses."""
     return lambda rows: worst_case(rows, eta, phi).weights
 
 
@@ -101,7 +101,7 @@ def _signed(rows: Array, eta: float, phi: Divergence) -> Array:
     id="D6-level",
     verdict=Verdict.HOLDS,
     formula=(r"\mathbb{E}\|G^\ell\|_2^2 \le \frac{L_f^2\, \mathbb{E} \chi^2}{2^\ell - 1}, \quad \ell \ge 1"),
-    assumptions="exact weights, any phi; chi^2 that of the weights on all 2^l points",
+    assumptions="exact weights; any phi; chi^2 of the weights on all 2^l points",
     examples=120,
     distribution=discrete_distributions(3),
     phi=st.sampled_from(NAMED),
@@ -114,7 +114,7 @@ def level_second_moment(
     bound: Callable[[int, float], float] = _level_bound,
     weights: Callable[[Array, float, Divergence], Array] = _signed,
 ) -> Evidence:
-    """E|G^l|^2 is at most L_f^2 times the mean chi-square of the weights over 2^l - 1."""
+    """E|G^l|^2 is at most L_f^2 times the mean chi-square of the weights, divided by 2^l - 1."""
     n = 2**level
     picks, w = level_weights(
         distribution.f, level, lambda rows: weights(rows, distribution.eta, phi), telescoping=False
@@ -124,10 +124,10 @@ def level_second_moment(
     square = gradient_moments(distribution.p, distribution.g, picks, w)[1]
     limit = distribution.lipschitz**2 * bound(n, mean)
     slack = SLACK * (1 + max(distribution.f) / distribution.eta)
-    return Evidence.at_most(square, limit, slack, f"E|G^l|^2 = {square:.6g}, the bound is {limit:.6g}")
+    return Evidence.at_most(square, limit, slack, f"E|G^l|^2 = {square:.6g}, bound {limit:.6g}")
 
 
-@level_second_moment.mutant("has 2n for n - 1", replaces="bound")
+@level_second_moment.mutant("uses 2n instead of n - 1", replaces="bound")
 def _(n: int, mean_chi_square: float) -> float:
     return mean_chi_square / (2 * n)
 
@@ -146,7 +146,7 @@ def _(rows: Array, eta: float, phi: Divergence) -> Array:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\|V^{RT}\|_2^2 \le (2 - 2^{-L}) L_f^2 \left[1 + \sum_{\ell=1}^{L} 2^\ell "
     r"\min\left(1, \frac{C}{2^\ell - 1}\right)\right], \quad \mathbb{E}\|V^{SG}\|_2^2 \le L_f^2",
-    assumptions="exact weights, any phi; chi-square at most C on all draws",
+    assumptions="exact weights; any phi; chi-square at most C for all draws",
     examples=80,
     distribution=discrete_distributions(),
     phi=st.sampled_from(NAMED),
@@ -156,18 +156,18 @@ def whole_second_moment(
     distribution: DiscreteDistribution,
     phi: Divergence,
     level: int,
-    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
+    bound: Callable[[SG | RTMLMC, float, float], float] = gradient_second_moment,
 ) -> Iterator[Evidence]:
-    """E|V|^2 is at most (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, L_f^2 for SG."""
+    """E|V|^2 <= (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, and L_f^2 for SG."""
     solve = weights_at(distribution.eta, phi)
-    # Where losses tie the weights of some phi are not unique: C is that of the weights in use.
+    # With ties the weights of some phi are not unique; C is computed from the weights in use.
     C = max(
         largest_chi_square(distribution, k, lambda f: to_numpy(solve(array(f)))) for k in range(level + 1)
     )
     square = rt_moments(distribution, level, solve)[1]
     limit = bound(RTMLMC(level), distribution.lipschitz, C)
     slack = 4**level * SLACK * (1 + max(distribution.f) / distribution.eta)
-    yield Evidence.at_most(square, limit, slack, f"RT-MLMC: E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
+    yield Evidence.at_most(square, limit, slack, f"RT-MLMC: E|V|^2 = {square:.6g}, bound {limit:.6g}")
     plain = gradient_moments(
         distribution.p, distribution.g, *level_weights(distribution.f, level, solve, telescoping=False)
     )[1]
@@ -183,15 +183,15 @@ def whole_second_moment(
     assumptions="a constant loss, or the losses 0 and 1 with gradients -1 and 1; chi^2 of two points",
 )
 def second_moment_is_attained(
-    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
+    bound: Callable[[SG | RTMLMC, float, float], float] = gradient_second_moment,
 ) -> Iterator[Evidence]:
-    """The bound of D6-sharp is an equality for a constant loss, and at L = 1 for two losses."""
+    """The bound of D6-sharp is attained for a constant loss, and at L = 1 for two losses."""
     constant = DiscreteDistribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
     for level in range(4):
         square = rt_moments(constant, level, weights_at(1.0, QUADRATIC))[1]
         off = abs(square - bound(RTMLMC(level), 1.0, 0.0))
         yield Evidence(off, SLACK, f"a constant loss, L = {level}: E|V|^2 = {square:.6g}")
-    # Half of the pairs have unequal losses, so the mean chi-square of two points is half of the largest.
+    # Half of the pairs have unequal losses, so the mean chi-square of two points is half its maximum.
     for phi, eta in ((QUADRATIC, 1.0), (QUADRATIC, 4.0), (ENTROPIC, 0.3), (ENTROPIC, 2.0)):
         distribution = DiscreteDistribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
         mean = (
@@ -205,19 +205,19 @@ def second_moment_is_attained(
         yield Evidence(off, SLACK, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
 
 
-@whole_second_moment.mutant("lacks level 0", replaces="bound")
-@second_moment_is_attained.mutant("lacks level 0", replaces="bound")
+@whole_second_moment.mutant("omits level 0", replaces="bound")
+@second_moment_is_attained.mutant("omits level 0", replaces="bound")
 def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
     if isinstance(estimator, SG):
-        return second_moment(estimator, lipschitz, C)
-    return second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
+        return gradient_second_moment(estimator, lipschitz, C)
+    return gradient_second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
 
 
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 
 
 def sharp_bias(n: int) -> float:
-    """G/(n + 1) with G = 1."""
+    """The bound G/(n + 1) with G = 1."""
     return 1 / (n + 1)
 
 
@@ -226,7 +226,7 @@ def sharp_bias(n: int) -> float:
     id="D12-sharp",
     verdict=Verdict.HOLDS,
     formula=r"0 \le F(\theta) - F^\ell(\theta) \le \frac{G}{2^\ell + 1}",
-    assumptions="the inverse distribution function is G-Lipschitz, here with G = 1; any phi, searched over "
+    assumptions="the inverse distribution function is G-Lipschitz, checked for G = 1; any phi, searched over "
     "AV@R, which is linear in the order statistics",
     examples=150,
     slopes=st.lists(st.sampled_from([1.0, 0.0, 0.5, 0.1]), min_size=1, max_size=6),
@@ -240,15 +240,15 @@ def sharp_bias_of_a_level(
     solve: Solver = worst_case,
     bound: Callable[[int], float] = sharp_bias,
 ) -> Iterator[Evidence]:
-    """n = 2^l points lower the risk by at most G/(n + 1)."""
+    """With n = 2^l points the expected risk is low by at most G/(n + 1)."""
     u = np.linspace(0, 1, len(slopes) + 1)
     x = np.concatenate([[0.0], np.cumsum(np.array(slopes) / len(slopes))])
     means = row_solver.order_means(u, x, n)
     F = row_solver.average_value_at_risk(u, x, alpha)
     bias = F - float(solve(array(means), 1.0, indicator(alpha)).value)
-    slack = ROUNDING / alpha  # of the integral above 1 - alpha
+    slack = ROUNDING / alpha  # the integral over levels above 1 - alpha is divided by alpha
     yield Evidence(-bias, slack, "not negative")
-    yield Evidence.at_most(bias, bound(n), slack, f"the bias is {bias:.6g}, the bound {bound(n):.6g}")
+    yield Evidence.at_most(bias, bound(n), slack, f"bias {bias:.6g}, bound {bound(n):.6g}")
 
 
 @claim(
@@ -256,17 +256,17 @@ def sharp_bias_of_a_level(
     id="D12-attained",
     verdict=Verdict.HOLDS,
     formula=r"\sup_{\phi, \eta} \frac{F - F^\ell}{G / (2^\ell + 1)} = 1",
-    assumptions="f uniform on [0, 1], G = 1",
+    assumptions="f is uniform on [0, 1], G = 1",
 )
 def sharp_bias_is_attained(
     solve: Solver = worst_case, bound: Callable[[int], float] = sharp_bias
 ) -> Iterator[Evidence]:
-    """The bias comes up to G/(n + 1): for AV@R as alpha falls, and for the other phi as eta falls."""
+    """The bias approaches G/(n + 1): for AV@R as alpha -> 0, and for the other phi as eta -> 0."""
     for n in (1, 2, 4, 16, 128, 1024):
         ratio = bias_of_order_statistics(n, 1e-8, solve) / bound(n)
-        # F is 1 - alpha/2, so the ratio misses 1 by (n + 1) alpha/2.
+        # F is 1 - alpha/2, so the ratio differs from 1 by (n + 1) alpha/2.
         yield Evidence(abs(1 - ratio), (n + 1) * 1e-8, f"AV@R at 1e-8, n = {n}: ratio {ratio:.9f}")
-    # max f - R is about eta log(1/eta), 4/3 sqrt(eta/2), 2 eta and eta: how far eta has come, times n + 1.
+    # The ratio falls short of 1 by about (n + 1)(max f - R): eta log(1/eta), 4/3 sqrt(eta/2), 2 eta, eta.
     for phi, least in ((ENTROPIC, 4e-4), (QUADRATIC, 4e-2), (ABSOLUTE, 1e-4), (HINGE, 1e-4)):
         eta = 1e-5
         for n, bias in ((1, bias_of_one(eta, phi, solve)), (2, bias_of_two(eta, phi, solve))):
@@ -276,19 +276,19 @@ def sharp_bias_is_attained(
 
 
 def bias_of_one(eta: float, phi: Divergence, solve: Solver) -> float:
-    """F - F^0 for f uniform on [0, 1]: one point has its own loss as value, in the mean 1/2."""
+    """F - F^0 for f uniform on [0, 1]: the value of one point is its loss, with mean 1/2."""
     F = uniform_losses.optimal_value(eta, phi.family or "", phi.parameter)
     return F - float(solve(array([0.5]), eta, phi).value)
 
 
-@sharp_bias_of_a_level.mutant("has n + 2 for n + 1", replaces="bound")
-@sharp_bias_is_attained.mutant("has n + 2 for n + 1", replaces="bound")
+@sharp_bias_of_a_level.mutant("uses n + 2 instead of n + 1", replaces="bound")
+@sharp_bias_is_attained.mutant("uses n + 2 instead of n + 1", replaces="bound")
 def _(n: int) -> float:
     return 1 / (n + 2)
 
 
-sharp_bias_of_a_level.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
-sharp_bias_is_attained.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
+sharp_bias_of_a_level.mutant("returns the mean", replaces="solve")(MEAN_LOSS)
+sharp_bias_is_attained.mutant("returns the mean", replaces="solve")(MEAN_LOSS)
 
 
 @claim(
@@ -296,7 +296,7 @@ sharp_bias_is_attained.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
     id="D12-monotone",
     verdict=Verdict.HOLDS,
     formula=r"F^{\ell-1}(\theta) \le F^\ell(\theta) \le F(\theta)",
-    assumptions="any phi; on every sample the value is at least the mean of those of its halves",
+    assumptions="any phi",
     examples=200,
     f=st.lists(
         st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False)),
@@ -310,7 +310,7 @@ sharp_bias_is_attained.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
 def levels_increase(
     f: list[float], eta: float, phi: Divergence, level: int, weights: Weights = signed_weights
 ) -> Iterator[Evidence]:
-    """The difference of a level to the mean of its two halves is not negative, on every sample."""
+    """On every sample, the value of a level is at least the mean of the values of its two halves."""
     n = 2**level
     slack = ROUNDING * (1 + max(map(abs, f)))
     value = float(weights(array(f[:n]), eta, phi, telescoping=True)[0])
@@ -341,12 +341,12 @@ def _bias(n: int, d: int) -> float:
 
 
 def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[float, float]:
-    """F - F^n of the hinge for f = b_1 on the unit ball of R^d, and its standard error.
+    """An estimate of F - F^n of the hinge for f = b_1 on the unit ball of R^d, and its standard error.
 
-    The dual at mu* = 1 - eta has mean F on every sample, and is above the value there.
+    The dual at mu* = 1 - eta has expectation F, and exceeds the value on every sample.
     """
     xp = active().namespace
-    b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng(seed))
+    b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng=rng(seed))
     f = b[..., 0]
     over = to_numpy(dual_value(f, 1 - ETA, ETA, HINGE) - solve(f, ETA, HINGE).value)
     return float(over.mean()), float(over.std(ddof=1)) / rows**0.5
@@ -358,10 +358,10 @@ def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[f
     verdict=Verdict.HOLDS,
     formula=r"F - F^n \sim c\, n^{-2/(d+1)}, \qquad"
     r" \frac{Q(1) - Q(1 - u)}{u} \to \infty \quad (u \to 0),\ d \ge 2",
-    assumptions="f = b_1, b uniform on the Euclidean ball of R^d; hinge, eta = 0.05",
-    remark="The paper calls Assumption 3 (II) relatively mild. The density of a linear loss vanishes at the "
-    "edge of a ball of two or more active coordinates, so that Q is not Lipschitz, and the bias falls more "
-    "slowly than 1/n.",
+    assumptions="f = b_1 with b uniform on the Euclidean ball of R^d; hinge, eta = 0.05",
+    remark="The paper calls Assumption 3 (II) relatively mild. In two or more dimensions, however, the "
+    "density of a linear loss vanishes at the boundary of the ball; then Q is not Lipschitz, and the bias "
+    "falls more slowly than 1/n.",
     error_level=4 * TEST_LEVEL,
 )
 def bias_on_a_ball(
@@ -373,7 +373,7 @@ def bias_on_a_ball(
         note = f"d = {d}, n = 16: {seen:.4g} sampled, {bias(16, d):.4g} by quadrature"
         yield Evidence(abs(seen - bias(16, d)), NORMAL_QUANTILE * error, note)
         curve = Curve(
-            f"bias of the hinge, f linear on the ball of R^{d}",
+            f"bias for the hinge, f linear on the ball of R^{d}",
             "points n",
             "F - F^n",
             "n^(-2/(d+1)) through the first point",
@@ -382,13 +382,13 @@ def bias_on_a_ball(
             tuple(bias(SIZES[0], d) * (n / SIZES[0]) ** (-2 / (d + 1)) for n in SIZES),
         )
         yield curve
-        # The next term is smaller by n^(-2/(d+1)), at n = 16 a quarter or less.
+        # The next term is smaller by n^(-2/(d+1)), a quarter or less at n = 16.
         yield curve.exactly(-2 / (d + 1), 0.03)
         t = np.array([1e-1, 1e-5])
         slopes = t / (1 - row_solver.coordinate_distribution(1 - t, d)[0])
-        note = f"d = {d}: from 1 - t on Q has slope {slopes[0]:.3g} for t = 0.1, {slopes[1]:.3g} for t = 1e-5"
+        note = f"d = {d}: Q has slope {slopes[0]:.3g} on [1 - t, 1] for t = 0.1, {slopes[1]:.3g} for t = 1e-5"
         yield Evidence(20.0 - float(slopes[1] / slopes[0]) if d > 1 else 0.0, 0.0, note)
 
 
 bias_on_a_ball.mutant("falls like 1/n", replaces="bias")(lambda n, d: _bias(16, d) * 16 / n)
-bias_on_a_ball.mutant("gives the largest loss", replaces="solve")(LARGEST_LOSS)
+bias_on_a_ball.mutant("returns the largest loss", replaces="solve")(LARGEST_LOSS)

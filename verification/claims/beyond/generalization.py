@@ -1,4 +1,4 @@
-"""Beyond the paper's Section 5: the covering argument for every phi, and an explicit covering number."""
+"""Beyond Section 5: the covering argument for every phi, and an explicit covering number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from phiball.verification.instances.strategies import powers_of_ten
     verdict=Verdict.HOLDS,
     formula=r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, "
     r"|\cdot|) \le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty)",
-    assumptions="any convex phi, kinked or not: T is monotone and commutes with constants",
+    assumptions="any convex phi, also with kinks: T is monotone and commutes with adding constants",
     examples=60,
     family=classes(),
     eta=powers_of_ten(-3, 2),
@@ -40,11 +40,11 @@ from phiball.verification.instances.strategies import powers_of_ten
 def covering_for_every_phi(
     family: list[list[list[float]]], eta: float, phi: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """A phi that is not strictly convex covers as well: the paper's assumption is not needed."""
+    """The bound on covering numbers holds for every convex phi; strict convexity is not needed."""
     yield from robust_class_is_no_richer(family, eta, phi, solve)
 
 
-covering_for_every_phi.mutant("gives weights that sum to 3/2")(with_losses(lambda losses: 1.5 * losses))
+covering_for_every_phi.mutant("returns weights that sum to 3/2")(with_losses(lambda losses: 1.5 * losses))
 
 
 # --- The linear class, without a hidden constant --------------------------------------------------
@@ -55,7 +55,7 @@ K, D, LAMBDA, PSI, RHO, VARRHO = 3, 1, 1.0, 1.0, 0.1, 1.0
 
 
 def _members(count: int) -> Any:
-    """Losses (count, K x 21) of classifiers W x with W in the ball of radius Lambda, at perturbed x."""
+    """Losses at perturbed x of `count` classifiers W x with norm of W at most Lambda: (count, K x 21)."""
     rng = np.random.default_rng(7)
     W = rng.normal(size=(count, K * D))
     W *= LAMBDA * rng.uniform(size=(count, 1)) ** (1 / (K * D)) / np.linalg.norm(W, axis=-1, keepdims=True)
@@ -68,7 +68,7 @@ def _members(count: int) -> Any:
 
 
 def _centres(losses: Any, eps: float) -> int:
-    """How many members a greedy choice takes to be within eps of all; its centres are eps apart."""
+    """The size of a greedy eps-cover, whose centres are more than eps apart."""
     left, count = losses, 0
     while len(left):
         left = left[np.abs(left - left[0]).max(axis=-1) > eps]
@@ -85,7 +85,7 @@ def _centres(losses: Any, eps: float) -> int:
     assumptions="ramp loss of margin varrho, K classes, norm of W at most Lambda, norm of x at most Psi",
 )
 def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evidence | Curve]:
-    """A covering number without hidden constants; the bound falls like 1/sqrt n, without log n."""
+    """The covering number has an explicit bound, with which the error falls like 1/sqrt n, without log n."""
     rng = np.random.default_rng(3)
     for _ in range(20):
         k, d = int(rng.integers(2, 9)), int(rng.integers(1, 30))
@@ -111,12 +111,12 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
     sizes = (10**4, 10**5, 10**6, 10**7)
     totals = [covering_bound(n, 0.1, plane).total for n in sizes]
     for n, total in zip(sizes, totals, strict=True):
-        # alpha -> 0 leaves 8e-12 and less of the integral.
+        # The limit alpha -> 0 changes the integral by at most 8e-12.
         yield Evidence(abs(total / printed_bound(n, 0.1, plane, 1e-12) - 1), 1e-9, f"n = {n}: {total:.3f}")
     curve = Curve(
-        "the generalisation bound, K = d = 2, Lambda = Psi = varrho = 1, rho = 0.1, delta = 0.1",
+        "the generalization bound, K = d = 2, Lambda = Psi = varrho = 1, rho = 0.1, delta = 0.1",
         "n",
-        "bound on R_adv minus its sample value",
+        "bound on R_adv minus its empirical value",
         "82/sqrt(n)",
         sizes,
         tuple(totals),
@@ -127,6 +127,6 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
     yield curve.below_bound()
 
 
-explicit_covering.mutant("counts one class only")(
+explicit_covering.mutant("counts only one class")(
     lambda eps, **family: linear_covering(eps, **family) / family["K"]
 )

@@ -1,4 +1,4 @@
-"""The inner problem: what any solver of it must satisfy, and Example 3 solved exactly after a sort."""
+"""Beyond the paper: properties of any solver of the inner problem, and Example 3 solved by sorting."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ inner_claim = partial(claim, "Eq. (14)", verdict=Verdict.HOLDS, any_solver=True,
 def negative_losses_are_solved(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """All losses negative: the value and the weights are optimal as for any other losses."""
+    """The value and the weights are optimal if all losses are negative."""
     top = max(problem.f)
     negative = InnerProblem(tuple(v - top - 1 for v in problem.f), problem.eta, problem.p)
     exact, solution = exact_value(negative, d), solved(solve, negative, d)
@@ -80,7 +80,7 @@ negative_losses_are_solved.mutant("clips losses at zero")(
 def constant_leaves_the_weights(
     problem: InnerProblem, c: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """A constant added to all losses is added to the value, and leaves the weights as they are."""
+    """A constant added to all losses is added to the value, and does not change the weights."""
     plain = solved(solve, problem, d)
     moved = replace(problem, f=tuple(v + c for v in problem.f))
     solution = solved(solve, moved, d)
@@ -88,7 +88,7 @@ def constant_leaves_the_weights(
     yield from weights_are(solution, to_floats(plain.weights), float(solution.value), moved, d)
 
 
-constant_leaves_the_weights.mutant("regularises the mean as well")(
+constant_leaves_the_weights.mutant("also regularizes the mean")(
     with_answer(value=lambda answer, _: answer.value * (1 - 1e-6))
 )
 
@@ -99,9 +99,9 @@ constant_leaves_the_weights.mutant("regularises the mean as well")(
 def weights_are_probabilities(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The weights are not negative, and their mass is one to rounding."""
+    """The weights are nonnegative and sum to one, up to rounding."""
     weights = to_floats(solved(solve, problem, d).weights)
-    yield Evidence(-min(weights), 0.0, "the least weight", Quantity.MASS)
+    yield Evidence(-min(weights), 0.0, "the smallest weight", Quantity.MASS)
     mass = sum(map(Fraction, weights), Fraction(0))
     yield Evidence(
         abs(float(mass - 1)), ROUNDING, f"the mass of the weights, {float(mass):.6g}", Quantity.MASS
@@ -119,7 +119,7 @@ weights_are_probabilities.mutant("stops at a mass of 1.006")(
 @inner_claim(
     id="E13",
     formula=r"R(f_1, \ldots, f_n)_k = R(f_k), \qquad \gamma(f_1, \ldots, f_n)_k = \gamma(f_k)",
-    assumptions="losses of shape (n, m), and eta a number or of shape (n,)",
+    assumptions="losses of shape (n, m); eta is a number or has shape (n,)",
     rows=st.lists(st.lists(st.integers(-32, 32), min_size=4, max_size=4), min_size=2, max_size=3),
     eta=powers_of_ten(-2.0, 2.0),
     eta_per_row=st.booleans(),
@@ -128,7 +128,7 @@ weights_are_probabilities.mutant("stops at a mass of 1.006")(
 def rows_are_independent(
     rows: list[list[int]], eta: float, eta_per_row: bool, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Each row of a batch has the value and the weights that it has alone."""
+    """The value and the weights of a row do not depend on the other rows of its batch."""
     etas = [eta * (1 + k) if eta_per_row else eta for k in range(len(rows))]
     losses = active().namespace.stack([array([v / 8 for v in row]) for row in rows])
     together = solve(losses, array(etas) if eta_per_row else eta, d)
@@ -143,7 +143,7 @@ def rows_are_independent(
         yield primal_is(row_of, float(alone.value), problem, d)
 
 
-@rows_are_independent.mutant("normalises over the whole batch")
+@rows_are_independent.mutant("normalizes over the whole batch")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, weights=s.weights / losses.shape[0]) if losses.ndim > 1 else s
@@ -160,13 +160,13 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 def zero_probability_has_no_weight(
     problem: InnerProblem, extra: list[float], d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """A point of zero probability has zero weight, and changes nothing, however large its loss."""
+    """A point of probability zero has weight zero and no influence, however large its loss."""
     wider = InnerProblem((*problem.f, *extra), problem.eta, (*problem.probabilities, *(0.0 for _ in extra)))
     alone, solution = solved(solve, problem, d), solved(solve, wider, d)
     weights = to_floats(solution.weights)
     m = len(problem.f)
     yield Evidence(
-        max(map(abs, weights[m:])), 0.0, "the weight of a point of zero probability", Quantity.MASS
+        max(map(abs, weights[m:])), 0.0, "the weight of a point of probability zero", Quantity.MASS
     )
     yield value_is(solution, float(alone.value), problem)
     kept = replace(alone, weights=solution.weights[:m])
@@ -220,17 +220,17 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 def extreme_eta_overflows_nothing(
     problem: InnerProblem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """A tiny or a huge eta overflows nothing: the value is near the largest loss, or the mean."""
+    """Tiny and huge eta do not overflow: the value is close to the largest loss, or to the mean."""
     extreme = replace(problem, eta=ratio * (problem.spread or 1.0))
     value, tolerance = float(solved(solve, extreme, d).value), value_tolerance(extreme)
     pairs = list(zip(problem.f, exact_distribution(problem), strict=True))
     top = max(problem.charged)
-    yield Evidence(value - top, tolerance, "the value, and the largest loss")
+    yield Evidence(value - top, tolerance, "the value and the largest loss")
     if ratio > 1 and d.family != "indicator":
         above = definitions.exact_difference(value, exact_mean(problem))
-        yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, "the value, and the mean")
+        yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, "the value and the mean")
     elif ratio < 1:
-        # What it costs to move all the mass to the largest loss; infinite for some phi, which say nothing.
+        # The cost of moving all mass to the largest loss; if infinite, there is nothing to check.
         mass = float(sum(q for v, q in pairs if v == top))
         cost = mass * definitions.phi(mp.mpf(1) / mass, d.family or "", d.parameter)
         if mass < 1:
@@ -254,7 +254,7 @@ extreme_eta_overflows_nothing.mutant("adds 1e-6 to eta")(with_eta(lambda eta: et
 def gap_is_dual_minus_primal(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The gap is the dual value at mu minus the primal value at the weights, as it says."""
+    """The reported gap is the dual value at mu minus the primal value at the weights."""
     solution = solved(solve, problem, d)
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
     dual = definitions.dual_objective(problem.f, float(solution.mu), *instance)
@@ -263,22 +263,22 @@ def gap_is_dual_minus_primal(
     yield Evidence(abs(float(solution.gap) - gap), tolerance, "the gap", Quantity.GAP)
     value = float(solution.value)
     yield Evidence(
-        definitions.exact_difference(primal, value), tolerance, "the value, and the primal at the weights"
+        definitions.exact_difference(primal, value), tolerance, "the value and the primal at the weights"
     )
-    yield Evidence(definitions.exact_difference(value, dual), tolerance, "the value, and the dual at mu")
+    yield Evidence(definitions.exact_difference(value, dual), tolerance, "the value and the dual at mu")
 
 
-@gap_is_dual_minus_primal.mutant("says zero without looking")
+@gap_is_dual_minus_primal.mutant("always reports zero")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, mu=s.mu + eta, gap=0 * s.gap)
 
 
-gap_is_dual_minus_primal.mutant("gives the largest loss as the value")(LARGEST_LOSS)
+gap_is_dual_minus_primal.mutant("returns the largest loss as the value")(LARGEST_LOSS)
 
 
 class Counted:
-    """A number that counts how often it is compared with another."""
+    """A number that counts its comparisons with others."""
 
     comparisons = 0
 
@@ -294,7 +294,7 @@ Filler: TypeAlias = Callable[[list[Fraction], Fraction], Fraction]
 
 
 def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
-    """mu* of Example 3: the j largest losses lie above it, with sum (f - mu) = m eta, for the least j."""
+    """mu* of Example 3: the j largest losses exceed it and sum (f - mu) = m eta, for the smallest j."""
     ranked = [loss.value for loss in sorted(map(Counted, f))][::-1]
     total, mu = Fraction(0), Fraction(0)
     for j, v in enumerate(ranked, start=1):
@@ -311,18 +311,18 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     verdict=Verdict.HOLDS,
     formula=r"\mu^* = \frac{1}{j} \left(\sum_{i \le j} f_{(i)} - m \eta\right), \quad f_{(j+1)} \le \mu^* < "
     r"f_{(j)}; \quad \text{comparisons} \le m \lceil \log_2 m \rceil",
-    assumptions="phi = (x^2 - 1)/2, f sorted downwards; exact arithmetic",
+    assumptions="phi = (x^2 - 1)/2; f sorted in descending order; exact arithmetic",
     examples=150,
     problem=problems(nonuniform=False),
 )
 def sorting_solves_example_3(problem: InnerProblem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
-    """A sort of m ceil(log2 m) comparisons and one pass give mu* of Example 3, and the solution, exactly."""
+    """Sorting with m ceil(log2 m) comparisons and one pass solve Example 3 exactly."""
     f, eta, m = [Fraction(v) for v in problem.f], Fraction(problem.eta), len(problem.f)
     Counted.comparisons = 0
     mu = fill(f, eta)
     yield Evidence.at_most(Counted.comparisons, m * ceil(log2(m)), 0.0, f"comparisons of {m} losses")
     gamma = [max(v - mu, Fraction(0)) / (m * eta) for v in f]
-    # Feasible, and stationary where positive: the conditions that suffice for a concave problem.
+    # Feasibility and stationarity are sufficient for a concave problem.
     yield Evidence(float(abs(sum(gamma) - 1)), 0.0, "gamma sums to one")
     value = sum(w * v - eta / m * ((m * w) ** 2 - 1) / 2 for w, v in zip(gamma, f, strict=True))
     solution = worst_case(problem.losses, problem.eta, QUADRATIC)

@@ -1,4 +1,4 @@
-"""Beyond the paper: sharper bounds on values and gradients of levels of the entropic risk, and true rates."""
+"""Beyond the paper: sharper bounds and exact rates for the levels of the entropic risk."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from phiball.verification.instances.solver_mutants import halves_by_one
 from phiball.verification.oracles.exact_levels import two_point_level, two_point_limit
 
 
-def variance_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """eta (e^(B/eta) - 1)^2/8 2^-l: log bends by at most 1 beyond 1, Var X <= (e^(B/eta) - 1)^2/4."""
+def small_ratio_bound(distribution: DiscreteDistribution, level: int) -> float:
+    """The bound eta (e^(B/eta) - 1)^2/8 2^-l, from Var X <= (e^(B/eta) - 1)^2/4 and abs(log'') <= 1."""
     return distribution.eta * expm1(distribution.ratio) ** 2 / 8 * 2.0**-level
 
 
 def large_ratio_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """eta (e^(B/(2 eta)) - 1)^2 2^-l: E log(m/mean X) <= Var X/(2^l m), m = E X, X in [1, e^(B/eta)]."""
+    """The bound eta (e^(B/(2 eta)) - 1)^2 2^-l, from E log(m/mean X) <= Var X/(2^l m), m = E X, X >= 1."""
     return distribution.eta * expm1(distribution.ratio / 2) ** 2 * 2.0**-level
 
 
 def sharp_value_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """The smaller of the two."""
-    return min(variance_bound(distribution, level), large_ratio_bound(distribution, level))
+    """The smaller of `small_ratio_bound` and `large_ratio_bound`."""
+    return min(small_ratio_bound(distribution, level), large_ratio_bound(distribution, level))
 
 
 @claim(
@@ -70,9 +70,9 @@ def value_bias_is_smaller(
     solve: Solver = worst_case,
     bound: Bound = sharp_value_bound,
 ) -> Iterator[Evidence]:
-    """F^l lies below F, by eta min((e^(B/eta) - 1)^2/8, (e^(B/(2 eta)) - 1)^2) over 2^l at most.
+    """0 <= F - F^l <= eta min((e^(B/eta) - 1)^2/8, (e^(B/(2 eta)) - 1)^2)/2^l.
 
-    For small eta it is e^(B/eta), for the paper's e^(2B/eta).
+    For small eta it grows like e^(B/eta), the paper's bound like e^(2B/eta).
     """
     under = distribution.limit[0] - level_mean(distribution, level, solve)[0]
     slack = distribution.eta * distribution.rounding
@@ -80,7 +80,10 @@ def value_bias_is_smaller(
     yield Evidence.at_most(under, bound(distribution, level), slack, f"F - F^l = {under:.4g}")
 
 
-for _name, _bound in (("32 for 8", variance_bound), ("a fourth for small eta", large_ratio_bound)):
+for _name, _bound in (
+    ("uses 32 instead of 8", small_ratio_bound),
+    ("a quarter of it for small eta", large_ratio_bound),
+):
     value_bias_is_smaller.mutant(_name, replaces="bound")(
         lambda distribution, level, of=_bound: of(distribution, level) / 4
     )
@@ -95,7 +98,7 @@ def _half_chi_square(q: float, ratio: float) -> float:
     id="G1-limit",
     verdict=Verdict.HOLDS,
     formula=r"\lim_{\ell \to \infty} 2^{\ell} (F - F^{\ell}) = \frac{\eta}{2} \chi^2",
-    assumptions="chi^2 is that of the worst case from nu; f = 0 or B; extrapolated from l = 6 and 7",
+    assumptions="chi^2 is the chi-square of the worst case to nu; f = 0 or B; extrapolated from l = 6 and 7",
 )
 def value_bias_limit(
     solve: Solver = worst_case, limit: Callable[[float, float], float] = _half_chi_square
@@ -106,17 +109,17 @@ def value_bias_limit(
             distribution = replace(TWO_POINTS, f=(0.0, ratio), p=(1 - q, q))
             F, levels = distribution.limit[0], (6, 7)
             scaled = [2**k * (F - level_mean(distribution, k, solve)[0]) for k in levels]
-            # The next term is of order 2^-l: two levels give the limit up to 4^-l, of the size of X/E X.
+            # The next term is of order 2^-l; extrapolation from two levels leaves an error of order 4^-l.
             extrapolated = 2 * scaled[1] - scaled[0]
             slack = exp(2 * ratio) * 4.0 ** -levels[0]
             yield Evidence(
                 abs(extrapolated - limit(q, ratio)),
                 slack,
-                f"q = {q}, B = {ratio}: {extrapolated:.6g} for {limit(q, ratio):.6g}",
+                f"q = {q}, B = {ratio}: {extrapolated:.6g}, limit {limit(q, ratio):.6g}",
             )
 
 
-value_bias_limit.mutant("chi^2 without its half", replaces="limit")(
+value_bias_limit.mutant("omits the factor 1/2", replaces="limit")(
     lambda q, ratio: two_point_limit(q, ratio)[2]
 )
 
@@ -143,10 +146,10 @@ Bias = Callable[..., float]
 def gradient_bias_by_cauchy_schwarz(
     distribution: DiscreteDistribution, level: int, solve: Solver = worst_case, bias: Bias = gradient_bias
 ) -> Evidence:
-    """The bias of the gradient is at most L_f r (r - 1)/2^l, r = e^(B/(2 eta)): twice the rate."""
+    """The bias of the gradient is at most L_f r (r - 1)/2^l with r = e^(B/(2 eta)): twice the rate."""
     bound = bias(level, lipschitz=distribution.lipschitz, bound=distribution.height, eta=distribution.eta)
     error = gradient_error(distribution, level, solve) ** 0.5
-    note = f"the bias is {error:.4g}, the bound {bound:.4g}"
+    note = f"bias {error:.4g}, bound {bound:.4g}"
     return Evidence.at_most(error, bound, distribution.lipschitz * distribution.rounding, note)
 
 
@@ -168,7 +171,7 @@ def gradient_bias_order(solve: Solver = worst_case, bias: Bias = gradient_bias) 
     )
     yield curve
     yield curve.below_bound()
-    yield curve.exactly(-2, 0.12)  # 4^l times it falls from 0.214 to its limit 0.132
+    yield curve.exactly(-2, 0.12)  # 4^l times the curve falls from 0.214 to its limit 0.132
 
 
 @gradient_bias_by_cauchy_schwarz.mutant("falls like 4^-l", replaces="bias")
@@ -181,7 +184,7 @@ def _(level: int, *, lipschitz: float, bound: float, eta: float) -> float:
 
 
 def chi_square_level_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """L_f^2 sinh^2(B/(2 eta))/(2^l - 1), which is at most twice that over 2^l."""
+    """The bound L_f^2 sinh^2(B/(2 eta))/(2^l - 1), for l >= 1."""
     return distribution.lipschitz**2 * distribution.chi_square / float(2**level - 1)
 
 
@@ -209,7 +212,7 @@ def difference_by_chi_square(
     )
 
 
-difference_by_chi_square.mutant("has a fourth of the constant", replaces="bound")(
+difference_by_chi_square.mutant("uses a quarter of the constant", replaces="bound")(
     lambda distribution, level: chi_square_level_bound(distribution, level) / 4
 )
 
@@ -235,7 +238,7 @@ def difference_order(
         moments.append(exact(k, 0.5, 1.0))
         if k in ENUMERATED:
             error = abs(moments[-1] - difference_moment(TWO_POINTS, k, weights))
-            yield Evidence(error, TWO_POINTS.rounding, f"E|G^{k}|^2 against the binomial sum")
+            yield Evidence(error, TWO_POINTS.rounding, f"E|G^{k}|^2 and the binomial sum")
     bounds = tuple(chi_square_level_bound(TWO_POINTS, k) for k in levels)
     x = tuple(2.0**k for k in levels)
     curve = Curve(
@@ -249,7 +252,7 @@ def difference_order(
     )
     yield curve
     yield curve.below_bound()
-    yield curve.exactly(-2, 0.2)  # 4^l times it falls from 0.66 to its limit 0.40
+    yield curve.exactly(-2, 0.2)  # 4^l times the curve falls from 0.66 to its limit 0.40
 
 
 difference_order.mutant("does not halve the halves", replaces="weights")(halves_by_one)
@@ -264,7 +267,7 @@ def _(level: int, q: float, ratio: float) -> float:
 
 
 def sharp_smoothness(f: QuadraticLosses) -> float:
-    """S_f + L_f^2/eta: the Hessian is the mean of those of f plus the variance of grad f over eta."""
+    """S_f + L_f^2/eta, as the Hessian is the mean Hessian of f plus the variance of grad f over eta."""
     return f.smoothness + f.lipschitz**2 / f.eta
 
 
@@ -285,12 +288,12 @@ def level_is_smooth_without_exponentials(
     solve: Solver = worst_case,
     smoothness: Smoothness = sharp_smoothness,
 ) -> Evidence:
-    """Every F^l is S-smooth with S = S_f + L_f^2/eta, whatever B is."""
+    """Every F^l is S-smooth with S = S_f + L_f^2/eta, for every B."""
     change, distance = gradient_change(f, places, solve)
-    note = f"over a distance of {distance:.4g} the gradient changes by {change:.4g}"
+    note = f"the gradient changes by {change:.4g} over a distance of {distance:.4g}"
     return Evidence.at_most(change, smoothness(f) * distance, f.rounding, note)
 
 
-@level_is_smooth_without_exponentials.mutant("half the variance", replaces="smoothness")
+@level_is_smooth_without_exponentials.mutant("uses half the variance", replaces="smoothness")
 def _(f: QuadraticLosses) -> float:
     return f.smoothness + f.lipschitz**2 / (2 * f.eta)

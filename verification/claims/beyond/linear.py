@@ -1,4 +1,4 @@
-"""Beyond the paper: linear models on a Euclidean ball, a problem in one dimension with a certificate."""
+"""Beyond the paper: linear models on a Euclidean ball, whose risk is a one-dimensional integral."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ BENT: tuple[tuple[Callable[[float], LinearLoss], float, float, Callable[[float],
     (quantile_loss, 0.9, 0.5, lambda e: max(-0.9 * e, 0.1 * e), (0.0,)),
     (smoothed_hinge_loss, 0.4, -1.0, lambda e: e - 0.2 if e > 0.4 else max(e, 0.0) ** 2 / 0.8, (0.0, 0.4)),
 )
-"""Losses, their parameter, a label y, formulas in e = z - y, or 1 + z for the hinge, and their kinks."""
+"""Losses with parameter, label y, formula in e = z - y (1 + z for the hinge), and kinks."""
 
 
 def _by_pieces(loss: Callable[[float], float], kinks: Any, m: float, r: float, d: int, eta: float) -> float:
-    """The mean, or the entropic risk, of the loss of m + r t, by integrals in arcsin t from kink to kink."""
+    """The mean or entropic risk of the loss at m + r t, by integrals in arcsin t between kinks."""
     cuts = [-pi / 2, *(asin((k - m) / r) for k in kinks if abs(k - m) < r), pi / 2]
 
     def mean(g: Callable[[float], float]) -> float:
@@ -69,12 +69,12 @@ def _data(seed: int, n: int = 12, d: int = 3) -> tuple[Any, Any, Any]:
     id="V1",
     verdict=Verdict.HOLDS,
     formula=(r"\theta \cdot b = \rho |\theta| t, \quad t \sim c (1 - t^2)^{(d-1)/2} \text{ on } [-1, 1]"),
-    assumptions="b uniform on the Euclidean ball of radius rho; four divergences, seven losses; C classes",
+    assumptions="b is uniform on the Euclidean ball of radius rho; four divergences, seven losses; C classes",
 )
 def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """The risk of a linear model is an integral over one variable, which nodes compute to ten digits.
+    """The risk of a linear model is an integral in one variable, computed to ten digits by quadrature.
 
-    With C classes it has C - 1 variables.
+    With C classes there are C - 1 variables.
     """
     for loss, m, r, y, d, eta, phi in CASES:
         theta = np.full(d, r / sqrt(d))
@@ -95,7 +95,7 @@ def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evide
     yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), "three classes, two variables")
 
 
-@the_risk_has_one_dimension.mutant("forgets that the ball has one dimension more")
+@the_risk_has_one_dimension.mutant("uses a ball of one more dimension")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how: Any) -> Any:
     more = np.zeros((len(X), 1))
     wide = np.concatenate([coef, np.zeros_like(coef[..., :1])], axis=-1)
@@ -114,7 +114,7 @@ def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how
     rho=st.floats(0.05, 1.0),
 )
 def limits_of_the_risk(seed: int, rho: float, risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """A small eta gives the adversarial loss in closed form, a large one the mean; radius 0 is plain."""
+    """The risk tends to the adversarial loss as eta -> 0, to the mean as eta grows; rho = 0: the loss."""
     X, y, theta = _data(seed)
     margin = y * (X @ theta[:3] + theta[3])
 
@@ -126,21 +126,21 @@ def limits_of_the_risk(seed: int, rho: float, risk: Risk = linear_model_risk) ->
     top = float(np.mean(np.logaddexp(0, reach - margin)))
     yield Evidence(abs(value(0.0, rho) - top), 1e-12 * (1 + top), "eta = 0: the closed form")
     eta = 2e-3
-    # A cap of height h has a share of (h/2)^2/2 at least for d = 3, and the loss falls by reach h at most.
+    # For d = 3 a cap of height h has probability at least (h/2)^2/2; the loss falls by at most reach h.
     slack = eta * (2 * np.log(2 * (1 + reach / eta)) + 3)
     short = top - value(eta, rho)
-    yield Evidence(short - slack, 1e-12, "eta = 0.002: near the maximum")
+    yield Evidence(short - slack, 1e-12, "eta = 0.002: close to the maximum")
     yield Evidence(-short, 1e-9, "eta = 0.002: below the maximum")
     plain = float(np.mean(np.logaddexp(0, -margin)))
-    yield Evidence(abs(value(0.1, 0.0) - plain), 1e-12 * (1 + plain), "radius 0: the plain loss")
+    yield Evidence(abs(value(0.1, 0.0) - plain), 1e-12 * (1 + plain), "radius 0: the loss itself")
     mean, large = value(inf, rho), 1e3
     # The entropic risk exceeds the mean by at most range^2/(8 eta).
     excess = value(large, rho) - mean
-    yield Evidence(excess - (2 * reach) ** 2 / (8 * large), 1e-10, "eta = 1000: near the mean")
+    yield Evidence(excess - (2 * reach) ** 2 / (8 * large), 1e-10, "eta = 1000: close to the mean")
     yield Evidence(-excess, 1e-10, "eta = 1000: above the mean")
 
 
-@limits_of_the_risk.mutant("forgets the radius")
+@limits_of_the_risk.mutant("ignores the radius")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
     return linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)
 
@@ -157,7 +157,7 @@ def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> An
     loss=st.sampled_from(["logistic", "squared", "hinge"]),
 )
 def the_risk_is_convex(seed: int, phi: str, loss: str, risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """The risk is convex in coefficients and intercept: tangent planes by Danskin's theorem lie below it."""
+    """The risk is convex in coefficients and intercept, and Danskin's theorem gives its gradient."""
     X, y, theta = _data(seed)
     other = np.random.default_rng(seed + 1).normal(size=4)
     problem = LinearProblem(loss, Ball(2, 0.7), 0.2, PHIS[phi])
@@ -168,7 +168,7 @@ def the_risk_is_convex(seed: int, phi: str, loss: str, risk: Risk = linear_model
     yield Evidence(float(np.max(here.coef_gradient) > 1e6), 0.0, "the gradient is finite")
 
 
-@the_risk_is_convex.mutant("forgets the radius in the gradient")
+@the_risk_is_convex.mutant("ignores the radius in the gradient")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
     right = linear_model_risk(problem, coef, intercept, X, y)
     less = linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)

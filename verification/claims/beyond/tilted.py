@@ -1,4 +1,4 @@
-"""Beyond the paper: tilted perturbations, weighed so that the risk stays, and what they tend to."""
+"""Beyond the paper: sampling from tilted distributions, with weights that preserve the risk."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tilted_values(
     seed: int,
     proposal: Tilted | Uniform = TILTED,
 ) -> Any:
-    """`calls` values of the objective for g.b + curvature |b|^2/2 around N zeros, shape = (calls, N)."""
+    """`calls` values of the objective of g.b + curvature |b|^2/2 at N zeros; shape = (calls, N)."""
     xp = active().namespace
     slope, source = array(g), rng(seed)
 
@@ -75,7 +75,7 @@ def tilted_values(
     verdict=Verdict.HOLDS,
     formula=r"f = g\cdot b \quad\Rightarrow\quad f(b_i) + \eta\log\frac{\nu}{q}(b_i) = "
     r"\eta\log\mathbb{E}_\nu e^{g\cdot b/\eta}",
-    assumptions="entropic phi, a linear loss; one point, norm 2 or inf, or the normal distribution",
+    assumptions="entropic phi; a linear loss; one point; a ball of norm 2 or inf, or the normal distribution",
     examples=60,
     g=st.lists(st.floats(-3, 3), min_size=1, max_size=4).map(tuple),
     eta=powers_of_ten(-2, 3),
@@ -84,9 +84,9 @@ def tilted_values(
 def linear_loss_is_exact(
     g: tuple[float, ...], eta: float, norm: float, estimate: Estimate = tilted_values
 ) -> Iterator[Evidence]:
-    """The risk of a linear loss is found exactly from every single tilted point."""
+    """For a linear loss, every single tilted point gives the exact risk."""
     values = estimate(Ball(norm, 1.0), eta, g, 0.0, 0, (3, 2), 1)
-    size = sum(map(abs, g))  # the loss and the log-weight times eta are of this size, and cancel
+    size = sum(map(abs, g))  # the loss and eta times the log-weight are of this order, and cancel
     off = float(np.max(np.abs(values - eta * ball_log_mgf([v / eta for v in g], norm))))
     yield Evidence(off, 2.0**-44 * (size + 1e-6), "a ball")
     values = estimate(Gaussian(0.5), eta, g, 0.0, 0, (3, 2), 1)
@@ -96,7 +96,7 @@ def linear_loss_is_exact(
     )
 
 
-@linear_loss_is_exact.mutant("adds the log-weight without eta")
+@linear_loss_is_exact.mutant("omits eta before the log-weight")
 def _(ball: Ball, eta: float, g: tuple[float, ...], *rest: Any) -> Any:
     return tilted_values(ball, 1.0, tuple(v / eta for v in g), *rest)
 
@@ -105,7 +105,7 @@ def _(ball: Ball, eta: float, g: tuple[float, ...], *rest: Any) -> Any:
 
 
 def segment(g: float, curvature: float, eta: float) -> tuple[float, float]:
-    """On [-1, 1]: the risk of g b + curvature b^2/2, and E_q f - eta KL(q|nu) with q of slope g/eta."""
+    """The risk of g b + curvature b^2/2 on [-1, 1], and E_q f - eta KL(q|nu) for the tilt q by g/eta."""
 
     def mean(h: Callable[[float], float]) -> float:
         return float(quad(h, -1, 1, epsabs=1e-13, epsrel=1e-13)[0]) / 2
@@ -130,7 +130,7 @@ def segment(g: float, curvature: float, eta: float) -> tuple[float, float]:
     error_level=16 * TEST_LEVEL,
 )
 def one_point_is_a_lower_bound(estimate: Estimate = tilted_values, seed: int = 0) -> Iterator[Evidence]:
-    """The mean value from one tilted point is E_q f - eta KL(q|nu), which is at most the risk."""
+    """The expected value from one tilted point is E_q f - eta KL(q|nu), which is at most the risk."""
     for g, c, eta in product((0.0, 1.0), (-1.0, 0.5), (0.2, 0.5, 1.0, 5.0)):
         risk, bound = segment(g, c, eta)
         yield Evidence(bound - risk, 1e-11, "the bound, by quadrature")  # the accuracy of the quadrature
@@ -144,11 +144,11 @@ TAIL = float(student.isf(TEST_LEVEL / 2, CALLS - 1))
 
 def _mean_is(values: Any, exact: float, note: str) -> Evidence:
     error = abs(float(values.mean()) - exact)
-    # Where each value is exact, rounding is left.
+    # If each value is exact, only rounding remains.
     return Evidence(error, TAIL * float(values.std(ddof=1)) / sqrt(len(values)) + 1e-12, note)
 
 
-@one_point_is_a_lower_bound.mutant("takes two points for one")
+@one_point_is_a_lower_bound.mutant("uses two points instead of one")
 def _(ball: Ball, eta: float, g: tuple[float, ...], curvature: float, level: int, *rest: Any) -> Any:
     return tilted_values(ball, eta, g, curvature, 1, *rest)
 
@@ -158,14 +158,14 @@ def _(ball: Ball, eta: float, g: tuple[float, ...], curvature: float, level: int
     id="T8",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_q\, e^{f/\eta}\,\frac{\nu}{q} = \mathbb{E}_\nu\, e^{f/\eta}",
-    assumptions="f = g b + c b^2/2 on [-1, 1]; the gradient taken at 0, or anew at tilted points (retilt)",
+    assumptions="f = g b + c b^2/2 on [-1, 1]; the gradient at 0, or again at tilted points (retilt)",
     error_level=12 * TEST_LEVEL,
 )
 def inner_expectation_is_unbiased(estimate: Estimate = tilted_values, seed: int = 0) -> Iterator[Evidence]:
-    """The inner expectation of the dual is met without bias, also where the tilt is drawn itself."""
+    """The inner expectation of the dual is estimated without bias, also if the tilt is random (retilt)."""
     for retilt, c, eta in product((0, 1, 2), (-1.0, 0.5), (0.5, 2.0)):
         risk, _ = segment(1.0, c, eta)
-        # exp(value/eta) of one data point is the mean over its points, of which there are 2^7.
+        # exp(value/eta) of a data point is the mean over its 2^7 points.
         values = np.exp(
             estimate(Ball(inf, 1.0), eta, (1.0,), c, 7, (CALLS, 1), seed, Tilted(retilt=retilt)) / eta
         )
@@ -183,7 +183,7 @@ Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 
 
 def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Array]]) -> Any:
-    """E of the value and of sum_i w_i x_i over all draws of 2^level points of the distribution q; x = (1, -2, 0.5)."""
+    """The means of the value and of sum_i w_i x_i over all draws of 2^level points of q; x = (1, -2, 0.5)."""
     picks = np.array(list(product(range(len(f)), repeat=2**level)))
     chance = np.array([prod(q[k] for k in row) for row in picks])
     value, weights = solve(array(np.asarray(f)[picks]))
@@ -198,7 +198,7 @@ def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Arra
     verdict=Verdict.HOLDS,
     formula=r"\sum_{l=0}^{L} P(l)\,\frac{1}{P(l)}\,\mathbb{E}_q\, G^l = \mathbb{E}_q\, g^L, \qquad "
     r"\lim_L \mathbb{E}_q\, R^L = \eta\log\mathbb{E}_\nu e^{f/\eta}",
-    assumptions="entropic phi, a distribution on three points, tilts s_i of the points; L up to 2",
+    assumptions="entropic phi; a distribution on three points with tilts s_i; L up to 2",
     examples=60,
     f=st.lists(st.floats(-3, 3), min_size=3, max_size=3),
     s=st.lists(st.floats(-3, 3), min_size=3, max_size=3),
@@ -208,7 +208,7 @@ def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Arra
 def rt_mlmc_with_tilted_points(
     f: list[float], s: list[float], eta: float, level: int, weights: Weights = signed_weights
 ) -> Iterator[Evidence]:
-    """RT-MLMC with tilted points has the expectation of its level L, by enumeration of all draws."""
+    """RT-MLMC with tilted points has the expectation of its level L."""
     nu = np.array([0.5, 0.25, 0.25])
     mass = float(nu @ np.exp(s))
     q = nu * np.exp(s) / mass
@@ -226,16 +226,16 @@ def rt_mlmc_with_tilted_points(
     yield Evidence(float(np.max(np.abs(random - single))), rounding, "the value and the gradient")
     top = float(np.max(f))
     risk = top + eta * log(float(nu @ np.exp((np.array(f) - top) / eta)))
-    yield Evidence(single[0] - risk, rounding, "level L is at most the risk of the untilted distribution")
+    yield Evidence(single[0] - risk, rounding, "level L is at most the risk of the reference distribution")
 
 
-@rt_mlmc_with_tilted_points.mutant("drops the constant of level 0")
+@rt_mlmc_with_tilted_points.mutant("omits the constant of level 0")
 def _(rows: Array, eta: float, phi: Any, *, telescoping: bool) -> tuple[Array, Array]:
     value, w = signed_weights(rows, eta, phi, telescoping=telescoping)
     return (0 * value, 0 * w) if rows.shape[-1] == 1 else (value, w)
 
 
-G = (1.0, -0.5, 0.25)  # a gradient; in units of the radius, the tilt is G/eta
+G = (1.0, -0.5, 0.25)  # a gradient; the tilt is G/eta in units of the radius
 
 
 @claim(
@@ -243,11 +243,11 @@ G = (1.0, -0.5, 0.25)  # a gradient; in units of the radius, the tilt is G/eta
     id="T5",
     verdict=Verdict.HOLDS,
     formula=r"\eta\to 0: \quad b \to \arg\max_{\|b\|\le\rho}\, g\cdot b",
-    assumptions="g is not 0; norms 2 and inf, g with no zero for norm inf; rates sqrt(eta) and eta",
-    error_level=4 * TEST_LEVEL,  # for each norm the bound and the exponent, which have ten standard errors
+    assumptions="g is nonzero, for norm inf in every entry; rates sqrt(eta) for norm 2 and eta for norm inf",
+    error_level=4 * TEST_LEVEL,  # the bound and the exponent for each norm
 )
 def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Iterator[Evidence | Curve]:
-    """As eta goes to 0 the tilted points tend to the point of the fast gradient method."""
+    """As eta -> 0 the tilted points converge to the point of the fast gradient method."""
     g = np.array(G)
     size = float(np.sqrt(g @ g))
     etas = [10.0**-k for k in range(1, 6)]
@@ -275,14 +275,14 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Ite
             tuple(bound),
         )
         yield curve
-        # 4000 points: the mean is known to some 2 %, and the bound is the limit for small eta.
+        # With 4000 points the mean is accurate to about 2 %; the bound is the limit for small eta.
         yield curve.below_bound(NORMAL_QUANTILE * 0.02)
         yield curve.exactly(rate, 0.05)
 
 
-@small_eta_is_fgm.mutant("goes down instead of up")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    return ball.sample_tilted(z, -s, n, source)
+@small_eta_is_fgm.mutant("tilts in the opposite direction")
+def _(ball: Ball, x: Array, s: Array, n_samples: int, *, rng: Rng) -> tuple[Array, Array]:
+    return ball.sample_tilted(x, -s, n_samples, rng=rng)
 
 
 @claim(
@@ -291,11 +291,11 @@ def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array
     verdict=Verdict.HOLDS,
     formula=r"\eta\to\infty: \quad \mathbb{E}_q\left(\frac{\nu}{q} - 1\right)^2 = "
     r"\left(\mathbb{E}_\nu e^{g\cdot b/\eta}\right)^2 - 1 \to 0",
-    assumptions="norms 1, 2 and inf; rate 1/eta of the root",
+    assumptions="norms 1, 2 and inf; rate 1/eta for the root mean square",
     error_level=18 * TEST_LEVEL,  # five scales and an exponent for each norm
 )
 def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Iterator[Evidence | Curve]:
-    """As eta grows the tilted distribution tends to the uniform one: all weights tend to 1, at rate 1/eta."""
+    """As eta grows the tilted distribution becomes uniform: all weights tend to 1, at rate 1/eta."""
     etas = [10.0**k for k in range(5)]
     n = 20_000
     for norm in (1.0, 2.0, inf):
@@ -321,13 +321,13 @@ def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) ->
             tuple(exact),
         )
         yield curve
-        # At eta = 1 the weights are not yet close to 1, and the error of the root is a hundredth.
+        # At eta = 1 the weights are not yet close to 1; the sampling error of the root is 1 %.
         yield curve.exactly(-1.0, 0.05)
 
 
 @large_eta_is_uniform.mutant("tilts twice as much")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    return ball.sample_tilted(z, 2 * s, n, source)
+def _(ball: Ball, x: Array, s: Array, n_samples: int, *, rng: Rng) -> tuple[Array, Array]:
+    return ball.sample_tilted(x, 2 * s, n_samples, rng=rng)
 
 
 # --- More points ----------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def _bowl_risk(eta: float) -> float:
 def bowl_values(
     proposal: Tilted | Uniform, eta: float, level: int, runs: int, seed: int
 ) -> tuple[Any, float]:
-    """`runs` estimates of that risk from 2^level points, and what they are above those of their halves."""
+    """`runs` estimates of that risk from 2^level points, and their mean excess over their two halves."""
     xp = active().namespace
 
     def loss(x: Array, i: Array) -> Array:
@@ -362,7 +362,7 @@ def bowl_values(
         ENTROPIC,
         n_samples=1 << level,
         rng=rng(seed),
-        proposal=proposal,
+        method=proposal,
     )
     return to_numpy(estimate.values), float(estimate.bias)
 
@@ -373,24 +373,24 @@ def bowl_values(
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\,\hat R_n \le \mathbb{E}\,\hat R_{2n} \le \eta\log\mathbb{E}_\nu e^{f/\eta}, \quad "
     r"\hat R_n = \eta\log\frac1n\sum_{i=1}^n e^{f(b_i)/\eta}\,\frac{\nu}{q}(b_i)",
-    assumptions="entropic phi, n a power of two; f = sum_j b_j/2 + b_j^2/2 on [-1, 1]^10, eta = 0.5",
-    error_level=6 * TEST_LEVEL,  # five sizes, and the bias beside that of uniform points
+    assumptions="entropic phi; n is a power of two; f = sum_j b_j/2 + b_j^2/2 on [-1, 1]^10, eta = 0.5",
+    error_level=6 * TEST_LEVEL,  # five sizes, and the comparison of biases
 )
 def more_points_tighten(values: Any = bowl_values, seed: int = 0) -> Iterator[Evidence | Curve]:
-    """The mean of the estimate rises with the number of tilted points, towards the risk."""
+    """The expected estimate increases towards the risk with the number of tilted points."""
     eta, runs = 0.5, 1000
     risk = _bowl_risk(eta)
     biases: dict[str, list[float]] = {"tilted": [], "uniform": []}
     levels = range(1, 6)
     for level in levels:
         value, gain = values(Tilted(), eta, level, runs, seed)
-        # Of each draw, the log of a mean is at least the mean of the logs of its halves.
+        # For every draw, the log of a mean is at least the mean of the logs of its halves.
         yield Evidence(-gain, 2.0**-44 * (1 + abs(risk)), f"{2**level} points and their halves")
         error = NORMAL_QUANTILE * float(value.std()) / sqrt(runs)
         yield Evidence(float(value.mean()) - risk, error, f"{2**level} points are below the risk")
         biases["tilted"].append(risk - float(value.mean()))
         biases["uniform"].append(risk - float(bowl_values(Uniform(), eta, level, runs, seed)[0].mean()))
-    few = 2  # the bias of more points is near the noise, and may fall below 0
+    few = 2  # with more points the bias is close to the noise, and may be negative
     curve = Curve(
         "bias of the value in ten dimensions",
         "points",
@@ -401,12 +401,12 @@ def more_points_tighten(values: Any = bowl_values, seed: int = 0) -> Iterator[Ev
         tuple(biases["uniform"]),
     )
     yield curve
-    # Uniform points miss a hundred times the standard error more.
+    # The bias of uniform points is larger by a hundred standard errors.
     yield curve.below_bound()
-    yield Evidence(-min(biases["tilted"][:few]), 0.0, "the bias of two and of four points is not noise")
+    yield Evidence(-min(biases["tilted"][:few]), 0.0, "the bias of two and of four points is positive")
 
 
-@more_points_tighten.mutant("tilts with another eta than it solves with")
+@more_points_tighten.mutant("tilts and solves with different eta")
 def _(proposal: Any, eta: float, level: int, runs: int, seed: int) -> tuple[Any, float]:
     value, gain = bowl_values(proposal, eta, level, runs, seed)
     return value + 0.1 * eta * log10(2.0**level), gain

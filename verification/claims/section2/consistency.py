@@ -1,4 +1,4 @@
-"""Section 2 of the paper, Proposition 1: what the risk tends to as eta falls."""
+"""Section 2, Proposition 1: the limit of the risk as eta tends to 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from phiball.refimpl import (
     indicator,
     worst_case,
 )
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -51,20 +51,20 @@ BURG = cressie_read(0.0)
     formula=r"\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty\ \text{or}\ \text{dom}\,\phi=\mathbb{R}_+"
     r" \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
     r" \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
-    assumptions="the distributions searched are finite; there max f - R is at most e E[max f - f] + eta E "
-    "phi(zeta_e), zeta_e = e off the maximum, with e = 0 or eta/range",
+    assumptions="searched over finite distributions, where max f - R <= e E[max f - f] + eta E phi(zeta_e); "
+    "zeta_e is e away from the maximum, and e is 0 or eta/range(f)",
     quote=r"Assume either one of the following conditions hold: [...] "
     r"$\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty$; [...] "
     r"$\lim_{t\to\infty}\frac{\phi(t)}{t}=\infty$, $\text{dom}(\phi) = \mathbb{R}_+$.",
-    correction="condition (I) needs that phi is finite on (0, infinity) as well; all phi of Examples 2 to 5 "
-    "are",
+    correction="condition (I) must also require phi to be finite on (0, infinity), as it is in Examples 2 "
+    "to 5",
     corrected=r"(0,\infty)\subseteq\text{dom}\,\phi \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
     r" \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "If phi forbids densities near 0, some mass stays on small losses however small eta is; the proof "
-        "drops eta E phi*, which does not vanish then.",
+        "If phi is infinite near 0, some mass stays on small losses for every eta. The proof drops eta E "
+        "phi*, which then does not vanish.",
     ),
     examples=150,
     problem=problems(),
@@ -74,12 +74,12 @@ BURG = cressie_read(0.0)
 def risk_tends_to_the_maximum(
     problem: InnerProblem, d: Divergence, ratio: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The risk tends to the largest loss as eta falls, if phi is finite on (0, infinity)."""
+    """As eta tends to 0 the risk tends to the largest loss, if phi is finite on (0, infinity)."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
     got, top = float(solved(solve, small, d).value), max(small.charged)
     yield Evidence(got - top, value_tolerance(small), "R is at most the maximum")
     bound = shortfall_bound(small, d)
-    note = f"eta = {small.eta:.4g}: {top - got:.4g} are missing, at most {bound:.4g}"
+    note = f"eta = {small.eta:.4g}: max f - R = {top - got:.4g}, at most {bound:.4g}"
     yield Evidence.at_most(top - got, bound, 2 * value_tolerance(small) + ROUNDING * bound, note)
 
 
@@ -88,7 +88,7 @@ def _within_proposition_1() -> Iterator[Evidence]:
     yield from in_the_definition(d)
     yield Evidence(abs(d.recession - 1), 0.0, "lim phi(t)/t = 1")
     mus = [float(solved(worst_case, InnerProblem((0.0, 1.0), eta), d).mu) for eta in (0.1, 0.01, 1e-4)]
-    yield Evidence(max(map(abs, mus)), 1.0, "the minimiser of the dual is finite")
+    yield Evidence(max(map(abs, mus)), 1.0, "the dual has a finite minimiser")
 
 
 @risk_tends_to_the_maximum.counterexample(margin=0.25, meets=_within_proposition_1)
@@ -99,15 +99,16 @@ def _no_density_below_a_half() -> Evidence:
     return Evidence(
         1 - max(values),
         0.0,
-        "phi = abs(x - 1) on [1/2, inf), f = (0, 1) with probability 1/2 each: the weight of 0 is at least "
-        f"1/4, so that R <= 3/4 for every eta, and max f = 1; R = {shown} at eta = 0.1, 0.01, 1e-4",
+        "phi = abs(x - 1) on [1/2, inf) and infinite elsewhere, f = (0, 1) with probability 1/2 each: f = "
+        f"0 keeps at least the weight 1/4, so R <= 3/4 for every eta, while max f = 1. R = {shown} at eta = "
+        "0.1, 0.01, 1e-4",
     )
 
 
-risk_tends_to_the_maximum.mutant("forbids densities below a half")(
+risk_tends_to_the_maximum.mutant("forbids densities below 1/2")(
     with_divergence(lambda d: HALF_ABSOLUTE if d is ABSOLUTE else d)
 )
-risk_tends_to_the_maximum.mutant("gives the multiplier for the value")(MULTIPLIER_FOR_VALUE)
+risk_tends_to_the_maximum.mutant("returns the multiplier as the value")(MULTIPLIER_FOR_VALUE)
 
 
 # --- An infinite phi(0) ---------------------------------------------------------------------------
@@ -122,10 +123,10 @@ X = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)  # 1/eta
     verdict=Verdict.HOLDS,
     formula=r"\phi(x)=x-1-\log x,\quad f\in\{0,1\}\ \text{equally likely}:\quad"
     r" \max f-R_\eta = \frac{e}{2}-\frac{\eta}{2}\log\left(e(2-e)\right),\quad e=1+\eta-\sqrt{1+\eta^2}",
-    assumptions="phi is finite on (0, infinity), and infinite at 0",
+    assumptions="phi is finite on (0, infinity) and infinite at 0",
 )
 def burg_is_consistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """Burg's phi, which is infinite at 0, is consistent: the gap is about eta log(1/eta)/2 for two losses."""
+    """Burg's phi, infinite at 0, is consistent: for two losses the gap is about eta log(1/eta)/2."""
     gaps, problem = [], InnerProblem((0.0, 1.0), 1.0)
     for x in X:
         eta = 1 / x
@@ -144,7 +145,7 @@ def burg_is_consistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]
     yield curve.at_most(-1.0, 1 / log(X[0]))
 
 
-burg_is_consistent.mutant("takes the entropic phi")(with_divergence(lambda d: ENTROPIC))
+burg_is_consistent.mutant("uses the entropic phi")(with_divergence(lambda d: ENTROPIC))
 
 
 # --- The proof's multiplier -----------------------------------------------------------------------
@@ -157,15 +158,15 @@ burg_is_consistent.mutant("takes the entropic phi")(with_divergence(lambda d: EN
     formula=r"\mu^*_{z,\eta} \ge \text{ess.sup}_{\nu_z} f\quad\text{for small}\ \eta",
     assumptions="phi superlinear and finite on [0, infinity)",
     quote=r"Therefore, $\mu_{z,\eta}^*\ge \esssup_{\nu_z}~f$",
-    correction="for every eta and every phi >= 0, mu* is at most ess-sup f, and for the entropic phi below "
-    "it unless f is constant",
+    correction="mu* <= ess-sup f for every eta and every phi >= 0; for the entropic phi mu* < ess-sup f "
+    "unless f is constant",
     corrected=r"\phi\ge 0:\quad \min f\le\mu^*\le\max f\ \text{for every}\ \eta,\qquad"
     r" \mu^*_{\text{entr}} = R_\eta < \max f",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.REPAIR,
-        "The multiplier of the entropic phi is the risk itself, which lies below the largest loss; the "
-        "Proposition has other proofs, and B1 checks it.",
+        "For the entropic phi, mu* is the risk itself, which lies below the largest loss. The proposition "
+        "can be proved without this step, and B1 checks it.",
     ),
     problem=problems(),
     d=st.sampled_from([ENTROPIC, QUADRATIC, cressie_read(2.0), cressie_read(1.5), cressie_read(3.0)]),
@@ -180,7 +181,7 @@ def multiplier_is_above_the_maximum(
     return Evidence(below, value_tolerance(small) + ROUNDING * small.eta, f"mu* is {below:.4g} below")
 
 
-CENTRED = cressie_read(2.0)  # (x - 1)^2/2: Example 3 made non-negative, as the Definition asks
+CENTRED = cressie_read(2.0)  # (x - 1)^2/2: Example 3 made nonnegative, as Definition 1 requires
 
 
 @multiplier_is_above_the_maximum.counterexample(
@@ -190,15 +191,15 @@ CENTRED = cressie_read(2.0)  # (x - 1)^2/2: Example 3 made non-negative, as the 
 def _multiplier_below(solve: Solver = worst_case) -> Iterator[Evidence]:
     problem = InnerProblem((0.0, 1.0), 0.1)
     words = {
-        ENTROPIC: "entropic: mu* = 0.1 log((1 + e^10)/2)",
-        CENTRED: "(x - 1)^2/2: mu* = 1 - eta, as E(f - mu + eta)_+ = eta",
+        ENTROPIC: "entropic phi, mu* = 0.1 log((1 + e^10)/2)",
+        CENTRED: "phi = (x - 1)^2/2 on [0, inf), mu* = 1 - eta because E(f - mu* + eta)_+ = eta",
     }
     for d, shown in words.items():
         mu = float(solved(solve, problem, d).mu)
-        yield Evidence(1 - mu, 0.0, f"f = (0, 1), eta = 0.1, {shown}: {mu:.4f} < 1")
+        yield Evidence(1 - mu, 0.0, f"f = (0, 1) with probability 1/2 each, eta = 0.1, {shown}: {mu:.4f} < 1")
 
 
-multiplier_is_above_the_maximum.mutant("gives the largest loss for mu")(
+multiplier_is_above_the_maximum.mutant("returns the largest loss as mu")(
     with_answer(mu=lambda s, f: array_namespace(f).max(f))
 )
 
@@ -216,7 +217,7 @@ ETAS = (10.0, 1.0, 0.1, 1e-3, 1e-6, 1e-12)
     r"\ \text{for every}\ \eta>0,\ \text{not}\ \to 1",
 )
 def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """The indicator is not consistent: its risk does not depend on eta and stays below the maximum."""
+    """The indicator is not consistent: its risk is independent of eta and below the maximum."""
     for alpha in (1.0, 0.5, 0.3, 0.01):
         x, p = uniform_losses.graded((1 - alpha,))
         gaps = [
@@ -224,7 +225,9 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
             for eta in ETAS
         ]
         for eta, gap in zip(ETAS, gaps, strict=True):
-            yield Evidence(abs(gap - alpha / 2), ROUNDING, f"alpha = {alpha}, eta = {eta}: {gap:.4g} missing")
+            yield Evidence(
+                abs(gap - alpha / 2), ROUNDING, f"alpha = {alpha}, eta = {eta}: max f - R = {gap:.4g}"
+            )
         if alpha == 0.3:
             curve = Curve(
                 "max f - R, indicator with alpha = 0.3", "eta", "max f - R", "alpha/2", ETAS, tuple(gaps),
@@ -234,7 +237,7 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
             yield curve.exactly(0.0, ROUNDING)
 
 
-# --- What it tends to -----------------------------------------------------------------------------
+# --- The limit ------------------------------------------------------------------------------------
 
 
 @claim(
@@ -242,13 +245,13 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
     id="B7",
     verdict=Verdict.CORRECTED,
     formula=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
-    assumptions="phi is finite on (0, infinity), and f is bounded above",
+    assumptions="phi is finite on (0, infinity) and f is bounded above",
     quote=r"converges to $\bE_{z\sim\hP}\left[ \max_{z'\in \mathbb{B}_{\rho}(z)}~f(z') \right].$",
     correction="true if f is continuous in z; in general the limit is the essential supremum",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "The reference distribution does not see what f is on a set of measure zero, and the maximum does.",
+        "The reference distribution ignores the values of f on sets of measure zero; the maximum does not.",
     ),
     corrected=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
     problem=problems(),
@@ -258,14 +261,14 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
 def limit_is_the_essential_supremum(
     problem: InnerProblem, d: Divergence, ratio: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The risk tends to the essential supremum, whatever the loss is on a set of measure zero."""
+    """The risk tends to the essential supremum; the loss on sets of measure zero does not matter."""
     unit = problem.spread or 1.0
     peak = InnerProblem((*problem.f, max(problem.f) + unit), ratio * unit, (*problem.probabilities, 0.0))
     got, top = float(solved(solve, peak, d).value), max(problem.charged)
     yield Evidence(got - top, value_tolerance(peak), "at most the essential supremum")
     bound = shortfall_bound(peak, d)
     yield Evidence.at_most(
-        top - got, bound, 2 * value_tolerance(peak) + ROUNDING * bound, "and not far below"
+        top - got, bound, 2 * value_tolerance(peak) + ROUNDING * bound, "below it by at most the bound"
     )
 
 
@@ -277,8 +280,8 @@ def _one_point() -> Evidence:
     return Evidence(
         1 - max(values),
         0.0,
-        f"f = 1 at one point of the ball, and 0 elsewhere: f = 0 with probability 1, so that R = "
-        f"{max(values):g} for every eta, and max f = 1",
+        f"f = 1 at one point of the ball and 0 elsewhere, entropic phi: f = 0 with probability 1, so R = "
+        f"{max(values):g} for every eta, while max f = 1",
     )
 
 
@@ -293,7 +296,8 @@ RHO, PANELS = 0.25, 64
 
 def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
     """E_z R of the loss f(x) = x on balls of radius 1/4."""
-    return float(integrated_risk(lambda x, i: x[:, 0], z, Ball(2, RHO), eta, d, panels=PANELS).value)
+    rule = Quadrature(PANELS)
+    return float(robust_risk(lambda x, i: x[:, 0], z, Ball(2, RHO), eta, d, method=rule).value)
 
 
 @claim(
@@ -304,20 +308,22 @@ def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
     assumptions="f(x) = x, two data points 0 and 1, rho = 1/4, absolute value and hinge",
     quote=r"By taking $\eta\to0$ both sides, we find "
     r"$\mathrm{Optval}\eqref{Eq:primal:WDRO:phi:reg} \ge \esssup_{\nu_z}~f.$",
-    correction="with the mean over the data in front, as in the line before",
+    correction="take the mean of the right-hand side over the data",
     assessment=Assessment(
-        Kind.MISPRINT, Consequence.NONE, "The optimal value is a mean over the data, and z is one data point."
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "The optimal value is a mean over the data, whereas z is one data point.",
     ),
     corrected=r"\lim_{\eta\to 0}\text{Optval} ="
     r" \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
 )
 def limit_is_a_mean_over_data(risk: Risk = risk_of_data) -> Iterator[Evidence]:
-    """Over several data points the limit is the mean of the essential suprema."""
+    """With several data points the limit is the mean of the essential suprema."""
     z = array([0.0, 1.0])[:, None]
     for d in (ABSOLUTE, HINGE):
         for eta in (0.1, 0.01, 1e-3, 1e-6):
             missing = 2 * RHO - uniform_losses.optimal_value(eta, d.family or "", G=2 * RHO)
-            # The kink lies in one panel, 2 rho/panels wide; and no rule misses more than there is.
+            # The kink lies in one panel of width 2 rho/panels, and the error is at most `missing`.
             tolerance = min(2 * RHO / PANELS**2, missing) + ROUNDING
             error = abs(0.5 + RHO - missing - risk(z, eta, d))
             yield Evidence(error, tolerance, f"{d.name}, eta = {eta}")
@@ -335,8 +341,8 @@ def _two_points() -> Evidence:
     return Evidence(
         1 + RHO - got,
         0.0,
-        f"data 0 and 1, f(x) = x, rho = 1/4, eta = 1e-6: the optimal value is (0.25 + 1.25)/2 = {got:.4f}, "
-        "and ess-sup f around z = 1 is 1.25",
+        "data 0 and 1, f(x) = x, rho = 1/4, phi = abs(x - 1) on [0, inf), eta = 1e-6: the optimal value is "
+        f"(0.25 + 1.25)/2 = {got:.4f}, while ess-sup f around z = 1 is 1.25",
     )
 
 

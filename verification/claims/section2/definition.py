@@ -1,4 +1,4 @@
-"""Section 2 of the paper: the conditions on phi, its conjugate, the primal and the volume of the ball."""
+"""Section 2: the conditions on phi, its conjugate, the primal problem, and the volume of the ball."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, indicator, worst_case
 from phiball.refimpl.inner import primal_value
 from phiball.refimpl.inner.divergences import centred
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -36,20 +36,21 @@ GRID = [0.25 * k for k in range(33)]
 
 
 @claim(
-    "Definition 1",
+    "Example 3, as a phi of Definition 1",
     id="A3",
     verdict=Verdict.CORRECTED,
-    formula=r"\phi:\mathbb{R}\to\mathbb{R}_+\cup\{\infty\}\ \text{convex},\quad \phi(1)=0,"
+    formula=r"\phi(x)=\frac{1}{2}(x^2-1),\ x\ge 0:\quad \phi\ge 0\ \text{convex},\quad \phi(1)=0,"
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
-    quote=r"Let $\phi:~\mathbb{R}\to\mathbb{R}_+\cup\{\infty\}$ be a convex lower semi-continuous function "
-    r"such that $\phi(1)=0, \phi(x)=\infty$ if $x<0$.",
-    correction="Example 3 is to be written (x - 1)^2/2: phi(x) - phi'(1)(x - 1) is not negative, and leaves "
-    "every risk as it is, with mu larger by eta phi'(1)",
+    quote=r"Consider $\phi(x) = \frac{1}{2}(x^2-1), x\ge0$.",
+    correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket down by eta phi'(1) (C2)",
+    remark="For every phi, phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and worst case, "
+    "with mu* larger by eta phi'(1).",
     assessment=Assessment(
-        Kind.IMPRECISE,
-        Consequence.REPAIR,
-        "Example 3 is negative below 1, so that it is no phi of the Definition, and the bracket of "
-        "Algorithm 2, which is right for every phi >= 0, misses its multiplier.",
+        Kind.FALSE,
+        Consequence.RESULT,
+        "Definition 1 requires phi >= 0, and Example 3 is negative on [0, 1). The formulas of Example 3 hold "
+        "(E3), but Algorithm 2 can fail for it: the bracket of Proposition 2, which is correct for "
+        "every phi >= 0 (C1), need not contain mu*.",
     ),
     corrected=r"\tilde\phi(x) = \phi(x) - g\,(x-1),\ g\in\partial\phi(1):\quad \tilde\phi\ge 0,"
     r"\quad \tilde R = R,\quad \tilde\mu^* = \mu^* + \eta g",
@@ -59,10 +60,10 @@ GRID = [0.25 * k for k in range(33)]
 def centred_phi_keeps_the_definition(
     problem: InnerProblem, d: Divergence, repair: Callable[[Divergence], Divergence] = centred
 ) -> Iterator[Evidence]:
-    """Each phi, less its tangent at 1, is convex and non-negative with phi(1) = 0, and has the same risk."""
+    """phi minus its tangent at 1 is convex and nonnegative, is 0 at 1, and gives the same risk."""
     c = repair(d)
     values = to_floats(c.phi(array(GRID)))
-    yield Evidence(-min(values), ROUNDING, f"phi >= 0: the least value is {min(values):.4g}")
+    yield Evidence(-min(values), ROUNDING, f"phi >= 0: the smallest value is {min(values):.4g}")
     yield Evidence(abs(to_floats(c.phi(array([1.0])))[0]), ROUNDING, "phi(1) = 0")
     yield Evidence(0.0 if to_floats(c.phi(array([-1e-3])))[0] == inf else inf, 0.0, "infinite below 0")
     bends = [
@@ -75,7 +76,7 @@ def centred_phi_keeps_the_definition(
     yield value_is(solution, exact, problem)
     mu = float(solution.mu) - problem.eta * d.slope1
     before = definitions.dual_objective(problem.f, mu, *oracle_arguments(problem, d))
-    # mu - eta is rounded at the size of eta, where the dual is flat.
+    # mu - eta has a rounding error of the size of eta, and the dual is flat there.
     slack = value_tolerance(problem) + ROUNDING * problem.eta
     yield Evidence(abs(definitions.exact_difference(before, exact)), slack, "the multiplier")
 
@@ -84,7 +85,7 @@ def centred_phi_keeps_the_definition(
 def _negative_phi() -> Evidence:
     xp = active().namespace
     least = float(QUADRATIC.phi(xp.zeros(1, dtype=xp.float64))[0])
-    return Evidence(-least, 0.0, f"phi(x) = (x^2 - 1)/2 of Example 3: phi(0) = {least}")
+    return Evidence(-least, 0.0, f"phi(x) = (x^2 - 1)/2 on [0, inf), as in Example 3, has phi(0) = {least}")
 
 
 @centred_phi_keeps_the_definition.counterexample(margin=0.94)
@@ -96,16 +97,16 @@ def _bracket_of_example_3() -> Evidence:
     return Evidence(
         low - mu,
         0.0,
-        f"Example 3, f = {problem.f}, eta = 1: E(f - mu)_+ = eta gives mu* = 0.05 - 1 = {mu:.4g}, outside "
-        f"the printed bracket [{low:g}, {high:g}] of Algorithm 2, whose weights then add up to "
-        f"{out.h + 1:.4g}",
+        f"phi of Example 3, f = {problem.f} with probability 1/2 each, eta = 1: E(f - mu)_+ = eta gives mu* "
+        f"= 0.05 - 1 = {mu:.4g}, outside the printed bracket [{low:g}, {high:g}] of Algorithm 2; after 60 "
+        f"halvings the weights sum to {out.h + 1:.4g} instead of 1",
     )
 
 
 centred_phi_keeps_the_definition.mutant("leaves phi as printed")(lambda d: d)
 
 
-@centred_phi_keeps_the_definition.mutant("raises phi until it is non-negative")
+@centred_phi_keeps_the_definition.mutant("adds a constant to phi until it is nonnegative")
 def _(d: Divergence) -> Divergence:
     if d is not QUADRATIC:
         return d
@@ -121,7 +122,7 @@ def _(d: Divergence) -> Divergence:
     verdict=Verdict.HOLDS,
     formula=r"D_\phi(\gamma,\gamma_0)<\infty \;\Rightarrow\; \gamma\ll\gamma_0"
     r" \;\Rightarrow\; \text{ess.sup}_\gamma\|\zeta_1-\zeta_2\|\le\rho",
-    assumptions="D is infinite unless gamma has a density with respect to gamma_0, as in the Definition",
+    assumptions="D is infinite unless gamma has a density with respect to gamma_0, as in Definition 1",
     examples=50,
     problem=problems(nonuniform=False),
     d=divergences(),
@@ -134,23 +135,23 @@ def constraint_is_redundant(
     solve: Solver = worst_case,
     primal: Callable[..., Array] = primal_value,
 ) -> Iterator[Evidence]:
-    """Points out of reach take no weight and leave the value as it is, whatever their loss, unconstrained."""
+    """Points outside the ball get no weight and do not affect the value, without the constraint."""
     m, k = len(problem.f), len(outside)
     width = max(problem.spread, problem.eta)
     far = tuple(max(problem.f) + v * width for v in outside)
     wide = InnerProblem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
     solution = solved(solve, wide, d)
-    yield Evidence(max(to_floats(solution.weights)[m:]), 0.0, "the weight out of reach")
+    yield Evidence(max(to_floats(solution.weights)[m:]), 0.0, "the weight outside the ball")
     yield value_is(solution, exact_value(problem, d), problem)
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
     reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.distribution))
-    yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass out of reach gives {reached}")
+    yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass outside the ball gives {reached}")
 
 
 constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_p)
 
 
-@constraint_is_redundant.mutant("counts only points of positive reference", replaces="primal")
+@constraint_is_redundant.mutant("ignores points of reference probability 0", replaces="primal")
 def _(losses: Array, gamma: Array, eta: float, d: Divergence, *, p: Array) -> Array:
     xp = array_namespace(losses)
     kept = xp.where(p > 0, gamma, xp.zeros_like(gamma))
@@ -163,11 +164,11 @@ Conjugate: TypeAlias = Callable[[Divergence, float, float], float]
 
 
 def supremum(s: float, eta: float, family: str, parameter: float | None) -> tuple[Any, Any]:
-    """The largest s x - eta phi(x) over x >= 0 and where it is, by doubling and golden section."""
+    """The maximum of s x - eta phi(x) over x >= 0 and its place, by doubling and golden section."""
     with mp.workdps(definitions.DIGITS):
 
         def at(x: Any) -> Any:
-            # The domain of the indicator to the last digit: definitions.phi lets weights off by rounding in.
+            # The exact domain of the indicator: definitions.phi admits weights outside by rounding.
             outside = family == "indicator" and x * mp.mpf(parameter) > 1
             cost = mp.inf if outside else definitions.phi(x, family, parameter)
             return mp.mpf(s) * x - mp.mpf(eta) * cost
@@ -177,13 +178,13 @@ def supremum(s: float, eta: float, family: str, parameter: float | None) -> tupl
             high *= 2
             if high > mp.mpf(2) ** 200:
                 return mp.inf, mp.inf
-        # Over -x, so that the search goes towards 0 where x is beyond the domain; 0.618^100 = 1e-21.
+        # In -x, so that the search moves towards 0 outside the domain; 0.618^100 = 1e-21.
         least, place = definitions.golden_section(lambda y: -at(-y), -high, mp.mpf(0), steps=100)
         return -least, -place
 
 
 def scaled_conjugate(d: Divergence, s: float, eta: float) -> float:
-    """Eta phi*(s/eta), with the library's phi*."""
+    """eta phi*(s/eta), with the library's phi*."""
     return eta * float(d.conj(array([s / eta]))[0])
 
 
@@ -202,19 +203,19 @@ def conjugate_of_eta_phi(
 ) -> Iterator[Evidence]:
     """The conjugate of eta phi at s is eta phi*(s/eta)."""
     if abs(ratio - d.recession) < 1e-6:
-        return  # the supremum sits at x above a million, or at infinity: rounding of s/eta decides which
+        return  # the maximiser exceeds a million or is infinite: rounding of s/eta decides which
     s = ratio * eta
     exact, where = supremum(s, eta, d.family or "", d.parameter)
     got = conjugate(d, s, eta)
     if exact == mp.inf or got == inf:
         yield Evidence(0.0 if exact == got else inf, 0.0, f"infinite: {exact == mp.inf}")
         return
-    # phi* has slope x*, so that the rounding of s costs x* s; its own rounding is relative to phi* + 1.
+    # phi* has slope x*, so rounding s costs x* s; the rounding of phi* is relative to phi* + 1.
     scale = abs(s) * float(where) + eta + abs(float(exact))
     yield Evidence(abs(definitions.exact_difference(got, exact)), ROUNDING * scale)
 
 
-@conjugate_of_eta_phi.mutant("forgets eta in the argument")
+@conjugate_of_eta_phi.mutant("omits eta in the argument")
 def _(d: Divergence, s: float, eta: float) -> float:
     return eta * float(d.conj(array([s]))[0])
 
@@ -226,7 +227,7 @@ PANELS = 64
 def risk_of_line(G: float, eta: float, d: Divergence) -> float:
     """R of the loss G x at z = 1/2 with rho = 1/2: the losses in the ball are uniform on [0, G]."""
     z, ball = array([0.5])[:, None], Ball(2, 0.5)
-    return float(integrated_risk(lambda x, i: G * x[:, 0], z, ball, eta, d, panels=PANELS).value)
+    return float(robust_risk(lambda x, i: G * x[:, 0], z, ball, eta, d, method=Quadrature(PANELS)).value)
 
 
 @claim(
@@ -237,21 +238,21 @@ def risk_of_line(G: float, eta: float, d: Divergence) -> float:
     r" - \eta\,\mathbb{E}_{z'\sim\nu_z}\left[\phi\left(\frac{d\gamma(z')}{d\nu_z(z')}\right)\right] \right\}",
     assumptions="f(z') = G z' on the ball [0, 1] around z = 1/2, so that its losses are uniform on [0, G]",
     quote=r"$R(\theta;z)=\sup_{\gamma\in\cP(\cZ)}$ [...] $\bE_{z'\sim\gamma}[f_{\theta}(z)]$",
-    correction="the loss is taken at the perturbed z', as in the proof of Theorem 1",
+    correction="f_theta(z') in place of f_theta(z), as in the proof of Theorem 1",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "At z itself the loss does not depend on gamma: the supremum is f(z).",
+        "f_theta(z) does not depend on gamma, so the supremum would be f_theta(z).",
     ),
     corrected=r"R(\theta;z) = \sup_{\gamma} \left\{ \mathbb{E}_{z'\sim\gamma}[f_\theta(z')]"
     r" - \eta\,\mathbb{E}_{z'\sim\nu_z}\left[\phi\left(\frac{d\gamma(z')}{d\nu_z(z')}\right)\right] \right\}",
 )
 def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
-    """The risk with the loss at z' has the closed forms for uniform losses, for the paper's five phi."""
+    """With the loss at z', the risk of uniform losses has the closed forms, for the paper's five phi."""
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)):
         for G, eta in ((1.0, 1.0), (1.0, 0.5), (1.0, 0.125), (2.0, 0.2), (0.5, 3.0)):
             exact = uniform_losses.optimal_value(eta, d.family or "", d.parameter, G)
-            # A kink lies in one panel, of width 1/panels, in which the integrand is off by at most G/panels.
+            # A kink lies in one panel of width 1/panels, where the integrand is off by at most G/panels.
             tolerance = ROUNDING if d is ENTROPIC else G / PANELS**2
             yield Evidence(abs(risk(G, eta, d) - exact), tolerance, f"{d.name}, G = {G}, eta = {eta}")
 
@@ -267,12 +268,12 @@ def _loss_at_the_centre() -> Evidence:
     return Evidence(
         exact - printed,
         0.0,
-        f"f(z') = z' on [0, 1], z = 1/2, entropic, eta = 1: as printed f(1/2) = {printed}; with z' it is "
-        f"log E exp(z') = log(e - 1) = {exact:.6f}",
+        "f(z') = z' on the ball [0, 1] around z = 1/2, entropic phi, eta = 1: as printed R = f(1/2) = "
+        f"{printed}; with z' it is log E exp(z') = log(e - 1) = {exact:.6f}",
     )
 
 
-risk_on_a_line.mutant("takes the loss at z")(lambda G, eta, d: G / 2)
+risk_on_a_line.mutant("evaluates the loss at z")(lambda G, eta, d: G / 2)
 
 
 POINTS = 20_000
@@ -290,13 +291,13 @@ def volume_in_space(ball: Ball, d: int) -> float:
     formula=r"\text{vol}(B_\rho(z)) = V_\rho\ \text{for every}\ z\in Z,\quad"
     r" B_\rho(z)=\{z'\in Z:\ \|z'-z\|\le\rho\}",
     quote=r"since the volume of $\mathbb{B}_{\rho}(z)$ is independent of the choice of $z$",
-    correction="true if Z is all of R^d; else V_rho is to be V_rho(z)",
+    correction="true if Z = R^d; otherwise V_rho depends on z",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "The ball is that part of it which lies in Z, and at the border of Z a part is cut off.",
-        reading="the ball is cut off at the border of Z, as where the introduction defines it",
-        others=(Reading("no ball around a data point reaches the border of Z", "true"),),
+        "The ball is defined as a subset of Z, so near the boundary of Z it has less volume.",
+        reading="the ball is a subset of Z, as in the definition of the introduction",
+        others=(Reading("every ball around a data point lies in the interior of Z", "true"),),
     ),
     corrected=r"Z=\mathbb{R}^d:\quad \text{vol}(B_\rho(z)) = \rho^d\,\text{vol}(B_1(0))",
     error_level=18 * TEST_LEVEL,
@@ -304,7 +305,7 @@ def volume_in_space(ball: Ball, d: int) -> float:
 def volume_does_not_depend_on_the_centre(
     volume: Callable[[Ball, int], float] = volume_in_space, seed: int = 0
 ) -> Iterator[Evidence]:
-    """In R^d the ball has one volume around every z, that of the textbook."""
+    """In R^d the volume of the ball is the same around every z, and has the textbook value."""
     rng = np.random.default_rng(seed)
     xp = active().namespace
     for norm in (1.0, 2.0, inf):
@@ -329,7 +330,7 @@ CENTRES, RADIUS = (0.0, 0.5), 0.2
 
 def _within_interval() -> Iterator[Evidence]:
     inside = all(0 <= z <= 1 for z in CENTRES)
-    yield from each(("both centres lie in Z = [0, 1], which is closed", inside), ("rho > 0", RADIUS > 0))
+    yield from each(("both centres lie in Z = [0, 1]", inside), ("rho > 0", RADIUS > 0))
 
 
 @volume_does_not_depend_on_the_centre.counterexample(margin=0.19, meets=_within_interval)
@@ -339,11 +340,11 @@ def _interval() -> Evidence:
     return Evidence(
         inside[1] - inside[0],
         0.0,
-        f"Z = [0, 1], rho = {rho}: the ball around 0 is [0, 0.2], of length {inside[0]:.4g}, that around 1/2 "
-        f"is [0.3, 0.7], of length {inside[1]:.4g}",
+        f"Z = [0, 1], rho = {rho}: the ball around 0 is [0, 0.2], of length {inside[0]:.4g}; the ball around "
+        f"1/2 is [0.3, 0.7], of length {inside[1]:.4g}",
     )
 
 
-@volume_does_not_depend_on_the_centre.mutant("takes the Euclidean ball for every norm")
+@volume_does_not_depend_on_the_centre.mutant("uses the Euclidean ball for every norm")
 def _(ball: Ball, d: int) -> float:
     return exp(Ball(2, ball.radius).log_volume(d))

@@ -1,4 +1,4 @@
-"""Section 2 of the paper: strong duality, the density of the worst case, and other formulations."""
+"""Section 2: strong duality, the worst-case density, and related formulations."""
 
 from __future__ import annotations
 
@@ -55,15 +55,16 @@ from phiball.verification.oracles.exact_solver import solve_exactly, solve_exten
     formula=r"\sup_{\zeta\ge 0,\ \mathbb{E}[\zeta]=1}"
     r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
     r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
-    assumptions="eta > 0; expectations under the reference distribution around one z, over which the risk is a mean",
+    assumptions="eta > 0; expectations are under the reference distribution of one z, and the risk is their "
+    "mean over z",
     quote=r"Then for any $\eta>0$, it holds that [...] "
     r"$\eqref{Eq:primal:WDRO:phi:reg} = \eqref{Eq:dual:WDRO:phi:reg}$",
-    correction="it is enough that phi is finite around 1, or that f is bounded above",
+    correction="assume that phi is finite in a neighbourhood of 1, or that f is bounded above",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "A phi that allows no density below 1 leaves only the uniform distribution, so that the primal is E f; if f "
-        "is unbounded, the dual is infinite all the same.",
+        "If phi is infinite below 1, only the uniform distribution is feasible and the primal value is E "
+        "f; if in addition f is unbounded, the dual value can be infinite.",
     ),
     corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
     r" \;\Rightarrow\; \text{primal} = \text{dual}",
@@ -72,12 +73,12 @@ from phiball.verification.oracles.exact_solver import solve_exactly, solve_exten
     d=divergences(),
 )
 def strong_duality(problem: InnerProblem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """The optimal values of the primal and of the dual problem are equal."""
+    """The primal and the dual problem have the same optimal value."""
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
     tolerance = value_tolerance(problem)
     primal = solve_exactly(problem.f, *instance).value
     dual = definitions.dual_minimum(problem.f, *instance)
-    # The search for the dual ends at 2e-19 of an interval that is a few eta wide at least.
+    # The dual search ends at 2e-19 of an interval at least a few eta wide.
     apart = abs(definitions.exact_difference(primal, dual))
     yield Evidence(apart, tolerance + 1e-18 * problem.eta, "the exact primal and dual")
 
@@ -98,22 +99,23 @@ def strong_duality(problem: InnerProblem, d: Divergence, solve: Solver = worst_c
 def _no_interior() -> Evidence:
     # phi = x - 1 on [1, inf) has phi* = s up to s = 1, and infinity beyond; f = -log|z| is Exp(1).
     eta = 1.0
-    primal = mp.quad(lambda z: -mp.log(z), [0, 1])  # zeta >= 1 of mean 1 is 1, at no cost
+    primal = mp.quad(lambda z: -mp.log(z), [0, 1])  # zeta >= 1 with mean 1 is 1, at no cost
     beyond = [mp.exp(-max(mu + eta, 0)) for mu in range(-50, 1000)]  # P(f > mu + eta)
     dual = inf if min(beyond) > 0 else -inf
     return Evidence(
         dual - float(primal),
         0.0,
-        "phi = x - 1 on [1, inf), f = -log abs(z) for z uniform on [-1, 1], eta = 1: a density of mean 1 "
-        f"that is at least 1 is 1, so the primal is E f = {float(primal):.6g}; phi*(s) is infinite for s > "
-        f"1, and f > mu + 1 with probability min(1, exp(-mu - 1)) > 0 for every mu, so the dual is {dual}",
+        "phi = x - 1 on [1, inf) and infinite elsewhere, f = -log abs(z) for z uniform on [-1, 1], eta = "
+        "1: a density of mean 1 that is at least 1 equals 1, so the primal value is E f = "
+        f"{float(primal):.6g}; phi*(s) is infinite for s > 1, and f > mu + 1 with probability min(1, "
+        f"exp(-mu - 1)) > 0 for every mu, so the dual value is {dual}",
     )
 
 
 strong_duality.mutant("drops the atom at the maximum")(without_atom)
 
 
-@strong_duality.mutant("gives the multiplier of the centred phi")
+@strong_duality.mutant("returns the multiplier of the centred phi")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, mu=s.mu + eta * d.slope1)
@@ -134,7 +136,7 @@ strong_duality.mutant("ignores the reference distribution")(without_p)
     assumptions="finite support; the phi of Examples 1 to 5",
 )
 def strong_duality_by_cones(solve: Solver = worst_case) -> Iterator[Evidence]:
-    """The dual optimal value is what a conic solver finds for the primal, for the paper's five phi."""
+    """The dual value equals the primal value of a conic solver, for the paper's five phi."""
     rng = np.random.default_rng(1)
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3)):
         for _ in range(40):
@@ -145,11 +147,11 @@ def strong_duality_by_cones(solve: Solver = worst_case) -> Iterator[Evidence]:
             )
             primal = definitions.conic(problem.f, eta, d.family or "", d.parameter, problem.p)
             dual = float(solved(solve, problem, d).value)
-            # 1e-6 is what the conic solver promises, at its default settings.
+            # 1e-6 is the accuracy of the conic solver at its default settings.
             yield Evidence(abs(primal - dual) / max(1, problem.size), 1e-6, f"{d.name}, {problem}")
 
 
-strong_duality_by_cones.mutant("gives all the mass to the maximum")(LARGEST_LOSS)
+strong_duality_by_cones.mutant("moves all the mass to the maximum")(LARGEST_LOSS)
 
 
 Densities: TypeAlias = Callable[..., Density]
@@ -168,8 +170,8 @@ NODES = 200
     formula=r"\frac{dP_*(\omega)}{d\omega} = V_\rho^{-1}\,\mathbb{E}_{z\sim\hat P}"
     r"\left[1\{\omega\in B_\rho(z)\}\,\zeta_z^*(\omega)\right],\quad"
     r" \zeta_z^*(\omega) = (\eta\phi)^{*\prime}\left(f(\omega)-\mu_z^*\right)",
-    assumptions="phi is strictly convex and superlinear, so that the pair (mu*, zeta*) exists; the ball is "
-    "an interval, and the integrals are sums over its midpoints",
+    assumptions="phi strictly convex and superlinear, so that the pair (mu*, zeta*) exists; the ball is an "
+    "interval, and integrals are midpoint sums",
     examples=40,
     d=st.sampled_from(SUPERLINEAR),
     eta=powers_of_ten(-2.0, 2.0),
@@ -180,10 +182,10 @@ NODES = 200
 def density_of_the_worst_case(
     d: Divergence, eta: float, wave: int, slope: float, cells: int, density: Densities = worst_case_density
 ) -> Iterator[Evidence]:
-    """The printed density has mass one, and its expected loss less the divergence is the dual value."""
+    """The printed density has mass 1, and its expected loss minus eta D is the dual value."""
     rho = 0.25
     h = 2 * rho / NODES
-    centres = [0.0, cells * h]  # the two balls are made of the same cells, and may overlap
+    centres = [0.0, cells * h]  # both balls consist of the same cells and may overlap
     x = -rho + h * (np.arange(NODES + cells) + 0.5)
 
     def loss(x: Array, i: Array) -> Array:
@@ -197,14 +199,14 @@ def density_of_the_worst_case(
             eta,
             d,
             at=array(x.tolist())[:, None],
-            samples=NODES,
+            n_samples=NODES,
             rng=rng(0),
         )
         return to_numpy(worst.density)
 
     f = np.sin(wave * x) + slope * x
     mixed = at(centres)
-    # The rounding of f and mu is magnified by 1/eta in zeta, whose mean is one and which is at most NODES.
+    # zeta, of mean one and at most NODES, magnifies the rounding of f and mu by 1/eta.
     scale = ROUNDING * (3 + (3 + eta) / eta)
     yield Evidence(abs(float(np.sum(mixed) * h) - 1), scale, "the mass")
     cost = value = 0.0
@@ -232,16 +234,16 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     formula=r"\mathbb{E}_{\nu_z}[\zeta_z^*]=1,\quad"
     r" \zeta_z^*(\omega) \in \partial(\eta\phi)^*\left(f(\omega)-\mu_z^*\right)",
     assumptions="finite support, any phi",
-    remark="Theorem 1 (II) assumes a pair with the derivative of phi*. Where phi* has a kink there may be "
-    "none: for f = (0, 1) and the indicator with alpha = 3/4 the derivative is 0 or 4/3, so that its mass "
-    "over two points is 0, 2/3 or 4/3 for every mu, and never 1.",
+    remark="Theorem 1 (II) assumes a pair that uses the derivative of phi*. If phi* has a kink, such a "
+    "pair need not exist: for f = (0, 1) and the indicator with alpha = 3/4 the derivative is 0 or 4/3, so "
+    "the mass over the two points is 0, 2/3 or 4/3 for every mu, and never 1.",
     problem=problems(),
     d=divergences(),
 )
 def optimality_condition(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The worst case of every phi has mass one and lies in the subdifferential of phi*, point by point."""
+    """For every phi, the worst case has mass 1 and lies pointwise in the subdifferential of phi*."""
     solution = solved(solve, problem, d)
     w = to_floats(solution.weights)
     yield Evidence(abs(sum(w) - 1), ROUNDING, "the mass")
@@ -251,11 +253,11 @@ def optimality_condition(
         apart = []
         for v, q, gamma in zip(problem.f, problem.probabilities, w, strict=True):
             if q:
-                # Fenchel and Young: phi(x) + phi*(s) - s x >= 0, with equality for x in the subdifferential.
+                # Fenchel-Young: phi(x) + phi*(s) - s x >= 0, with equality for x in the subdifferential.
                 x, s = mp.mpf(gamma) / mp.mpf(q), (mp.mpf(v) - mu) / eta
                 young = definitions.phi(x, *instance[1:]) + definitions.conjugate(s, *instance[1:]) - s * x
                 apart.append(float(mp.mpf(q) * eta * young))
-    # One Fenchel gap per point: they add up to the duality gap, so that its rounding is theirs.
+    # The Fenchel gaps of the points add up to the duality gap, and share its rounding.
     yield Evidence(max(map(abs, apart)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
     exact = solve_exactly(problem.f, *instance, problem.p).value
     reached = definitions.primal_objective(problem.f, w, *instance, problem.p)
@@ -263,13 +265,13 @@ def optimality_condition(
     yield Evidence(short, primal_tolerance(problem, d), "the primal value")
 
 
-@optimality_condition.mutant("moves mu by a hundredth of eta")
+@optimality_condition.mutant("shifts mu by eta/100")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, mu=s.mu + 0.01 * eta)
 
 
-# --- Whether the supremum is reached --------------------------------------------------------------
+# --- Existence of a worst case --------------------------------------------------------------------
 
 
 @claim(
@@ -282,16 +284,16 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "Where phi grows no faster than a line, mass may be moved to ever smaller sets around the maximum, "
-        "at a bounded price; no density is the best.",
+        "If phi grows at most linearly, mass can be moved at bounded cost to ever smaller sets around the "
+        "maximum, and no density attains the supremum.",
     ),
-    correction="true for a superlinear phi and for finite support; for the absolute value and the hinge "
-    "under a distribution without atoms the supremum is not reached",
+    correction="true if phi is superlinear or the support is finite; for the absolute value and the hinge "
+    "under a distribution without atoms the supremum need not be attained",
     corrected=r"\exists\,\zeta^*\quad\text{if}\quad \lim_{t\to\infty}\frac{\phi(t)}{t}=\infty"
     r"\quad\text{or}\quad |\text{supp}\,\nu|<\infty",
 )
 def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
-    """A density reaches R for superlinear phi and f uniform on [0, 1], and weights do for finite support."""
+    """R is attained by a density if phi is superlinear (f uniform), and by weights on finite support."""
     for d in (ENTROPIC, QUADRATIC):
         for eta in (10.0, 1.0, 0.3, 0.05, 1e-3):
             breaks = (uniform_losses.optimal_multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
@@ -319,7 +321,7 @@ def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
     ),
 )
 def _not_reached() -> Evidence:
-    # Of all densities, it is best to move P(f <= 1 - 2 eta) to the top e of [0, 1], and e -> 0.
+    # The best densities move the mass of f <= 1 - 2 eta to [1 - e, 1], with e -> 0.
     eta, dual = 0.2, uniform_losses.optimal_value(0.2, "absolute")
     short, shown = [], []
     for e in (0.1, 0.01, 0.001):
@@ -327,12 +329,12 @@ def _not_reached() -> Evidence:
         reached = (1 - moved**2) / 2 + moved * (1 - e / 2) - 2 * eta * moved
         short.append((dual - reached) / e)
         shown.append(f"{reached:.6g}")
-    note = f"f uniform on [0, 1], absolute value, eta = {eta}: the mass 3/5 of f <= 0.6, moved to the top e"
+    note = f"f uniform on [0, 1], phi = abs(x - 1) on [0, inf), eta = {eta}: moving the mass 3/5 of f <= 0.6"
     return Evidence(
         min(short),
         0.0,
-        f"{note} = 0.1, 0.01, 0.001 of [0, 1], gives {', '.join(shown)}: below the supremum {dual:.4g} by "
-        "0.3 e, and less so the smaller e is",
+        f"{note} to [1 - e, 1] gives {', '.join(shown)} for e = 0.1, 0.01, 0.001, below the supremum "
+        f"{dual:.4g} by 0.3 e; it is approached as e -> 0 and not attained",
     )
 
 
@@ -352,12 +354,12 @@ RHO = 0.5
     verdict=Verdict.HOLDS,
     formula=r"\sup_P \left\{ \mathbb{E}_P f:\ \mathcal{W}_\infty(P, \hat P) \le \rho \right\} = "
     r"\mathbb{E}_{z \sim \hat P} \left[ \sup_{z' \in B_\rho(z)} f(z') \right]",
-    assumptions="data and places finite in number; f = abs(g.z + c), of which the fast gradient method finds "
-    "the maximum over a ball of norm 1, 2 or inf",
+    assumptions="finitely many data and locations; f = abs(g.z + c), whose maximum over a ball of norm 1, "
+    "2 or inf the fast gradient method finds",
     quote=r"can be viewed as the dual reformulation of the following DRO problem",
 )
 def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> Iterator[Evidence]:
-    """The worst distribution in the infinity-Wasserstein ball has the adversarial risk, by linear programs."""
+    """The worst case over the infinity-Wasserstein ball, by linear programs, is the adversarial risk."""
     source = np.random.default_rng(seed)
     for trial in range(4):
         z, g, c = source.normal(size=(5, 2)), source.normal(size=2), float(source.normal())
@@ -373,23 +375,23 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
 
             ball = Ball(norm, RHO)
             best = fgm(None, array(z), ball, gradient=slope)
-            got = risk(loss, array(z), ball, samples=20, rng=rng(seed), attack=lambda _, best=best: best)
-            # The places are the maximum of each ball and others, which some balls share.
+            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
+            # The locations: the maximiser of each ball, and others that some balls share.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
             far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
             primal = definitions.wasserstein_value(
                 np.abs(places @ g + c), np.full(5, 0.2), far, RHO * (1 + 2.0**-40)
             )
             note = f"trial {trial}, norm {norm:g}"
-            yield Evidence(abs(primal - float(got.value)), 1e-8, note)  # the program's own accuracy
+            yield Evidence(abs(primal - float(got.value)), 1e-8, note)  # the accuracy of the linear program
 
 
-@wasserstein_is_adversarial.mutant("leaves the attack out")
+@wasserstein_is_adversarial.mutant("omits the attack")
 def _(*args: Any, attack: Any, **rest: Any) -> Any:
     return adversarial_risk(*args, attack=None, **rest)
 
 
-# --- A price for the divergence, and a budget ------------------------------------------------------
+# --- Penalty and constraint on the divergence ------------------------------------------------------
 
 
 @claim(
@@ -399,8 +401,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     formula=r"\eta' = \mathbb{E}_\nu \phi\left(\frac{d\gamma^*_\eta}{d\nu}\right) \;\Rightarrow\; "
     r"\max\left\{ \mathbb{E}_\gamma f:\ \mathbb{E}_\nu \phi\left(\frac{d\gamma}{d\nu}\right) \le \eta' "
     r"\right\} = R_\eta + \eta \eta', \text{ at } \gamma^*_\eta",
-    assumptions="phi entropic or quadratic; f not constant; a finite distribution; gamma* not yet at the maximum "
-    "alone",
+    assumptions="phi entropic or quadratic; f not constant; finite support; gamma* positive at every point",
     quote=r"the authors therein treat it as a Lagrangian multiplier associated with the hard constraint",
     examples=60,
     f=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=6, unique=True),
@@ -410,7 +411,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
 def budget_has_the_price(
     f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = worst_case
 ) -> Iterator[Evidence]:
-    """The worst case at the price eta is that within a budget, whose Lagrangian multiplier is eta."""
+    """The penalised worst case also solves the constrained problem, with multiplier eta."""
     spread = max(f) - min(f)
     eta = ratio * spread
     best = rows_exactly(f, eta, phi)
@@ -419,7 +420,7 @@ def budget_has_the_price(
         return
     budget = float(np.mean(x * np.log(x)) if phi == ENTROPIC else np.mean((x - 1) ** 2) / 2)
     got = solve(array(f), None, phi, budget=budget)
-    # A budget is second order in the weights: its rounding is that of x, over the root of its size.
+    # The budget is quadratic in the weights: its error is the rounding of x over the root of the budget.
     slack = 2.0**-40 * (max(map(abs, f)) + eta) / budget**0.5
     yield Evidence(abs(float(got.value) - float(best.value) - eta * budget), slack, "the value")
     off = float(np.max(np.abs(to_numpy(got.weights) - best.weights)))
@@ -427,6 +428,6 @@ def budget_has_the_price(
     yield Evidence(abs(float(got.eta) / eta - 1), 1e-5, "the multiplier")
 
 
-@budget_has_the_price.mutant("a tenth more of the budget")
+@budget_has_the_price.mutant("a budget larger by a tenth")
 def _(f: Array, eta: None, phi: Divergence, *, budget: float) -> Any:
     return worst_case(f, eta, phi, budget=1.1 * budget)

@@ -1,4 +1,4 @@
-"""Examples 1 to 5 of the paper, and its remark on small eta."""
+"""Section 2: Examples 1 to 5, and the remark on small eta."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from phiball.verification.oracles.exact_solver import solve_exactly
 
 
 def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: float) -> float:
-    """The left-side (1 - alpha)-quantile: the least t with P(f <= t) >= 1 - alpha."""
+    """The left-side (1 - alpha)-quantile: the smallest t with P(f <= t) >= 1 - alpha."""
     pairs = list(zip(f, distribution, strict=True))
     return min(t for t, q in pairs if q and sum(r for v, r in pairs if v <= t) >= 1 - Fraction(alpha))
 
@@ -53,15 +53,15 @@ def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: fl
     r"\quad \zeta^*(\omega) = \frac{1}{\alpha}\,1\{f(\omega)\ge\text{V@R}_\alpha(f)\}",
     assumptions="phi = 0 on [0, 1/alpha] and infinite beyond; V@R is the left-side (1 - alpha)-quantile",
     quote=r"define $\zeta_z^*(\omega)=\alpha^{-1}\cdot\textbf{1}\{f(\omega)\ge \mu_z^*\}.$",
-    correction="true if f equals its quantile q with probability 0; else density (alpha - P(f > q)) / "
-    "(alpha P(f = q)) where f = q",
-    remark="The value and the multiplier are as printed. V@R is a minimiser of the dual, not always the only "
-    "one: for f = (0, 1) and alpha = 1/2 it is 0, and every mu in [0, 1] is one.",
+    correction="true if f equals its quantile q with probability 0; otherwise the density at f = q is "
+    "(alpha - P(f > q)) / (alpha P(f = q))",
+    remark="The value and the multiplier are as printed. V@R is a minimiser of the dual, not necessarily the "
+    "only one: for f = (0, 1) and alpha = 1/2, V@R is 0 and every mu in [0, 1] is a minimiser.",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "Where f is flat at its quantile, as a ReLU network or a ramp loss can be, the printed density has a "
-        "mass above 1.",
+        "If f is constant near its quantile, as a ReLU network or a ramp loss can be, the printed density "
+        "has mass above 1.",
     ),
     corrected=r"\zeta^* = \frac{1}{\alpha}\left(1\{f>q\}+\lambda\,1\{f=q\}\right),\quad"
     r" \lambda = \frac{\alpha-\nu(f>q)}{\nu(f=q)},\quad q = \text{V@R}_\alpha(f)",
@@ -71,10 +71,10 @@ def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: fl
 def indicator_is_average_value_at_risk(
     problem: InnerProblem, alpha: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Indicator: the value is AV@R, V@R is a multiplier, and the density is 1/alpha above V@R."""
+    """Indicator: the value is AV@R, V@R is an optimal multiplier, and the density above V@R is 1/alpha."""
     distribution, a = exact_distribution(problem), Fraction(alpha)
     f = [Fraction(v) for v in problem.f]
-    # mu + E(f - mu)_+ / alpha is convex and piecewise linear: it is least at one of the losses.
+    # mu + E(f - mu)_+ / alpha is convex and piecewise linear: one of the losses minimises it.
     avar = min(
         mu + sum(q * max(v - mu, Fraction(0)) for v, q in zip(f, distribution, strict=True)) / a
         for mu, r in zip(f, distribution, strict=True)
@@ -102,14 +102,14 @@ def _mass_of_an_atom() -> Evidence:
     zeta = [1 / alpha if v >= quantile else 0.0 for v in f]
     mass = sum(q * z for q, z in zip(distribution, zeta, strict=True))
     note = (
-        f"f = (0, 1) with probability 1/2 each, alpha = {alpha}: V@R = {quantile:g}, so both densities are "
-        f"1/0.75 = 4/3, and their mass is {float(mass):.4g}, not 1"
+        f"f = (0, 1) with probability 1/2 each, alpha = {alpha}: V@R = {quantile:g}, so the density is "
+        f"1/0.75 = 4/3 at both points, and its mass is {float(mass):.4g}, not 1"
     )
     return Evidence(mass - 1, 0.0, note)
 
 
 indicator_is_average_value_at_risk.mutant("does not split the atom at the quantile")(even_on_the_support)
-indicator_is_average_value_at_risk.mutant("gives the value at risk itself")(MULTIPLIER_FOR_VALUE)
+indicator_is_average_value_at_risk.mutant("returns the value at risk")(MULTIPLIER_FOR_VALUE)
 
 
 # --- Example 2 ------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ indicator_is_average_value_at_risk.mutant("gives the value at risk itself")(MULT
     problem=problems(),
 )
 def entropic_is_log_sum_exp(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Entropic: mu* and the value are eta log E exp(f/eta), and zeta* is exp((f - mu*)/eta)."""
+    """Entropic: mu* and the value are eta log E exp(f/eta), and zeta* = exp((f - mu*)/eta)."""
     with mp.workdps(definitions.DIGITS):
         distribution = [mp.mpf(q.numerator) / q.denominator for q in exact_distribution(problem)]
         eta = mp.mpf(problem.eta)
@@ -143,7 +143,7 @@ def entropic_is_log_sum_exp(problem: InnerProblem, solve: Solver = worst_case) -
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)
 
 
-entropic_is_log_sum_exp.mutant("forgets eta in the exponent")(with_eta(lambda eta: 1.0))
+entropic_is_log_sum_exp.mutant("omits eta in the exponent")(with_eta(lambda eta: 1.0))
 
 
 # --- Example 3 ------------------------------------------------------------------------------------
@@ -156,15 +156,15 @@ entropic_is_log_sum_exp.mutant("forgets eta in the exponent")(with_eta(lambda et
     any_solver=True,
     formula=r"\mathbb{E}[f-\mu^*]_+ = \eta,\quad \zeta^*(\omega) = \frac{(f(\omega)-\mu^*)_+}{\eta},\quad"
     r" R = \inf_\mu\left\{\frac{1}{2\eta}\mathbb{E}[f-\mu]_+^2+\frac{\eta}{2}+\mu\right\}",
-    assumptions="phi = (x^2 - 1)/2 for x >= 0, which is negative below 1 (see A3)",
+    assumptions="phi = (x^2 - 1)/2 for x >= 0; phi < 0 on [0, 1), contrary to Definition 1: see A3",
     problem=problems(),
 )
 def quadratic_is_a_positive_part(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Quadratic: E(f - mu*)_+ = eta, zeta* = (f - mu*)_+/eta, value mu* + eta/2 + E(f - mu*)_+^2/(2 eta)."""
+    """Quadratic: E(f - mu*)_+ = eta, zeta* = (f - mu*)_+/eta, R = mu* + eta/2 + E(f - mu*)_+^2/(2 eta)."""
     solution = solved(solve, problem, QUADRATIC)
     distribution, eta, mu = exact_distribution(problem), Fraction(problem.eta), Fraction(float(solution.mu))
     above = [max(Fraction(v) - mu, Fraction(0)) for v in problem.f]
-    scale = problem.size + problem.eta  # that of mu, which is about mean f - eta when eta is large
+    scale = problem.size + problem.eta  # of mu, which is about mean f - eta for large eta
     mean = sum(q * v for q, v in zip(distribution, above, strict=True))
     yield Evidence(abs(float(mean - eta)), ROUNDING * scale, "E(f - mu)_+ = eta", Quantity.MU)
     errors = [
@@ -179,7 +179,7 @@ def quadratic_is_a_positive_part(problem: InnerProblem, solve: Solver = worst_ca
     yield value_is(solution, exact, problem)
 
 
-@quadratic_is_a_positive_part.mutant("gives the multiplier of (x - 1)^2/2")
+@quadratic_is_a_positive_part.mutant("returns the multiplier of (x - 1)^2/2")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, mu=s.mu + eta)
@@ -192,7 +192,7 @@ quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")(quadratic_wit
 
 
 def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evidence]:
-    """The value of Examples 4 and 5, with zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}."""
+    """Examples 4 and 5, with zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}."""
     distribution, eta = exact_distribution(problem), Fraction(problem.eta)
     c = 2 * eta if d is ABSOLUTE else eta
     f = [Fraction(v) for v in problem.f]
@@ -207,7 +207,9 @@ def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evi
         for q, z in zip(distribution, zeta, strict=True)
     )
     reached = sum(q * z * v for (v, q), z in zip(pairs, zeta, strict=True)) - eta * cost
-    yield Evidence(abs(float(value - reached)), 0.0, "the corrected worst case, in exact arithmetic")
+    yield Evidence(
+        abs(float(value - reached)), 0.0, "the value at the corrected worst case, in exact arithmetic"
+    )
     mass = sum(q * z for q, z in zip(distribution, zeta, strict=True))
     yield Evidence(abs(float(mass - 1)), 0.0, "its mass")
 
@@ -224,8 +226,8 @@ def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evi
     end = max(top - eta, min(v for v, q in pairs if q) + (eta if d is ABSOLUTE else 0))
     mu = Fraction(float(solution.mu))
     outside = max(top - eta - mu, mu - end)
-    yield Evidence(float(outside), tolerance, "mu and the set of minimisers", Quantity.MU)
-    # At f = max f - c the worst case is not unique, and beside it rounding decides: compare values only.
+    yield Evidence(float(outside), tolerance, "the distance of mu from the set of minimisers", Quantity.MU)
+    # At f = max f - c the worst case is not unique, and near it rounding decides: compare values only.
     beside = any(abs(v - (top - c)) <= Fraction(ROUNDING) * (abs(top) + c) for v, q in pairs if q)
     checks = list(solution_is(solution, value, zeta, problem))
     yield from checks[:1] if beside else checks
@@ -234,14 +236,14 @@ def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evi
     yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
 
 
-def _printed_mass(c: float) -> Evidence:
+def _printed_mass(c: float, phi: str) -> Evidence:
     f, eta = (0.0, 0.5, 1.0), 0.2
     mass = sum(1 / 3 for v in f if v + c * eta - max(f) >= 0)
     return Evidence(
         1 - mass,
         0.0,
-        f"f = (0, 1/2, 1) with probability 1/3 each, eta = {eta}: of the three only 1 is at least 1 - "
-        f"{c * eta:g}, so the printed density has mass {mass:.4g}, not 1",
+        f"phi = {phi} on [0, inf), f = (0, 1/2, 1) with probability 1/3 each, eta = {eta}: only f = 1 is at "
+        f"least 1 - {c * eta:g}, so the printed density has mass {mass:.4g}, not 1",
     )
 
 
@@ -249,20 +251,21 @@ kinked_claim = partial(
     claim,
     verdict=Verdict.CORRECTED,
     any_solver=True,
-    correction="the value is as printed; the rest of the mass belongs to the maximum: as an atom where the "
-    "maximum has a positive probability, and else only in the limit, as then there is no worst case (see A7)",
+    correction="the value is correct as printed; the remaining mass moves to the maximum. If the maximum "
+    "has positive probability, this mass is an atom there; otherwise no worst case exists (A7), and the mass "
+    "concentrates at the maximum only in the limit",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
-        "The printed density leaves out the mass of all points below its threshold, and so does not "
-        "integrate to 1.",
+        "The printed density is 0 below its threshold and 1 above it, so its mass is below 1 whenever some "
+        "points lie below the threshold.",
     ),
     problem=problems(),
 )
 
 
 def corrected(c: str) -> str:
-    """The worst case in LaTeX where the maximum has a positive probability, with its width c."""
+    """The worst case in LaTeX if the maximum has positive probability, with threshold max f - c."""
     return (
         r"\nu(f=\|f\|_\infty)>0:\quad"
         r" \zeta^* = 1\{f>\|f\|_\infty-" + c + r"\} + \frac{\nu(f\le\|f\|_\infty-" + c + r")}"
@@ -275,12 +278,12 @@ def corrected(c: str) -> str:
     id="E4",
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)+2\eta-\|f\|_\infty\ge 0\},\quad"
     r" R = \|f\|_\infty-2\eta+\mathbb{E}\left[f-\|f\|_\infty+2\eta\right]_+",
-    assumptions="phi = abs(x - 1) for x >= 0; f bounded above with ess-sup f written as its norm",
+    assumptions="phi = abs(x - 1) for x >= 0; f bounded above, with ess-sup f written as its norm",
     quote=r"$\zeta_z^*(\omega) = \textbf{1}\Big\{ f(\omega) + 2\eta - \|f\|_{\nu_z, \infty}\ge 0 \Big\}.$",
     corrected=corrected(r"2\eta"),
 )
 def absolute_value_has_an_atom(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Absolute value: the value is E max(f, max f - 2 eta), and all mass below moves to the maximum."""
+    """Absolute value: R = E max(f, max f - 2 eta); the mass of f <= max f - 2 eta moves to the maximum."""
     yield from _kinked(problem, ABSOLUTE, solve)
 
 
@@ -288,7 +291,7 @@ def absolute_value_has_an_atom(problem: InnerProblem, solve: Solver = worst_case
     margin=0.66, meets=lambda: chain(in_the_definition(ABSOLUTE), bounded_loss((0.0, 0.5, 1.0)))
 )
 def _mass_absolute() -> Evidence:
-    return _printed_mass(2.0)
+    return _printed_mass(2.0, "abs(x - 1)")
 
 
 @kinked_claim(
@@ -296,12 +299,12 @@ def _mass_absolute() -> Evidence:
     id="E5",
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)-\mu^*\ge 0\},\quad"
     r" R = \|f\|_\infty-\eta+\mathbb{E}\left[f-\|f\|_\infty+\eta\right]_+",
-    assumptions="phi = (x - 1)_+ for x >= 0; f bounded above with ess-sup f written as its norm",
+    assumptions="phi = (x - 1)_+ for x >= 0; f bounded above, with ess-sup f written as its norm",
     quote=r"$\zeta_z^*(\omega)=\textbf{1}\{f(\omega) - \mu_z^*\ge 0\}.$",
     corrected=corrected(r"\eta"),
 )
 def hinge_has_an_atom(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Hinge: the value is E max(f, max f - eta), and all mass below moves to the maximum."""
+    """Hinge: R = E max(f, max f - eta); the mass of f <= max f - eta moves to the maximum."""
     yield from _kinked(problem, HINGE, solve)
 
 
@@ -309,7 +312,7 @@ def hinge_has_an_atom(problem: InnerProblem, solve: Solver = worst_case) -> Iter
     margin=0.66, meets=lambda: chain(in_the_definition(HINGE), bounded_loss((0.0, 0.5, 1.0)))
 )
 def _mass_hinge() -> Evidence:
-    return _printed_mass(1.0)
+    return _printed_mass(1.0, "(x - 1)_+")
 
 
 absolute_value_has_an_atom.mutant("drops the atom at the maximum")(without_atom)
@@ -331,8 +334,8 @@ OVERFLOWS = InnerProblem((0.0, 1.0), 1e-6)
     r" \max f + \eta\log\mathbb{E}\left[e^{(f-\max f)/\eta}\right]",
     quote=r"using small $\eta$ in entropic regularization can lead to numerical errors due to the "
     r"log-sum-exp operator",
-    remark="It can, if exp(f/eta) is evaluated as it stands. With f less its maximum the value is exact to "
-    "rounding for every eta, like that of the quadratic phi.",
+    remark="This happens if exp(f/eta) is evaluated directly. With the maximum subtracted from f, the "
+    "value is accurate to rounding for every eta, as it is for the quadratic phi.",
     examples=100,
     problem=problems(),
     ratio=powers_of_ten(-15.0, 0.0),
@@ -341,18 +344,20 @@ OVERFLOWS = InnerProblem((0.0, 1.0), 1e-6)
 def exact_for_small_eta(
     problem: InnerProblem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """As it stands exp(f/eta) overflows for small eta; less the maximum the value keeps all its digits."""
+    """exp(f/eta) overflows for small eta; with the maximum subtracted, the value keeps all its digits."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
     exact = solve_exactly(small.f, small.eta, d.family or "", None, small.p).value
     got = float(solved(solve, small, d).value)
     error = inf if abs(got) == inf else abs(definitions.exact_difference(got, exact))
     yield Evidence(error, value_tolerance(small), f"eta = {small.eta:.4g}")
     naive = float(solved(_naive(lambda f: 0 * f[0]), OVERFLOWS, ENTROPIC).value)
-    yield Evidence(0.0 if naive == inf else inf, 0.0, f"{OVERFLOWS}: exp(f/eta) as it stands gives {naive}")
+    yield Evidence(
+        0.0 if naive == inf else inf, 0.0, f"{OVERFLOWS}: direct evaluation of exp(f/eta) gives {naive}"
+    )
 
 
 def _naive(shift: Callable[[Array], Array]) -> Solver:
-    """eta log E exp((f - shift)/eta) + shift, as it stands."""
+    """A solver that evaluates eta log E exp((f - shift)/eta) + shift directly."""
 
     def solve(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
         s = worst_case(losses, eta, d, p=p)
@@ -373,5 +378,5 @@ def _naive(shift: Callable[[Array], Array]) -> Solver:
     return solve
 
 
-exact_for_small_eta.mutant("evaluates exp(f/eta) as it stands")(_naive(lambda f: 0 * f[0]))
+exact_for_small_eta.mutant("evaluates exp(f/eta) directly")(_naive(lambda f: 0 * f[0]))
 exact_for_small_eta.mutant("shifts by the mean")(_naive(lambda f: array_namespace(f).mean(f)))

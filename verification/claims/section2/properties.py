@@ -1,4 +1,4 @@
-"""Section 2 of the paper: the risk as a certainty equivalent, and what plots of worst cases show."""
+"""Section 2: the risk as a certainty equivalent, and the findings on worst-case distributions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ property_claim = partial(
 
 
 def value(solve: Solver, problem: InnerProblem, d: Divergence) -> float:
-    """R, as the solver gives it."""
+    """R as computed by the solver."""
     return float(solved(solve, problem, d).value)
 
 
@@ -53,7 +53,7 @@ def value(solve: Solver, problem: InnerProblem, d: Divergence) -> float:
     id="A8-bounds",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_{\nu}[f] \le R_\eta(f) \le \text{ess.sup}_{\nu}\,f",
-    assumptions="any phi of the Definition; f(z) itself is no lower bound: f = -z'^2 around 0 has R < f(0)",
+    assumptions="any phi of Definition 1; f(z) is not a lower bound: R < f(0) for f(z') = -z'^2 around 0",
     examples=150,
     problem=problems(),
     d=divergences(),
@@ -77,12 +77,12 @@ def risk_is_between_mean_and_maximum(
 def risk_follows_added_constants(
     problem: InnerProblem, d: Divergence, c: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """A constant added to the loss is added to the risk, and the worst case stays."""
+    """Adding a constant to the loss adds it to the risk and does not change the worst case."""
     moved = replace(problem, f=tuple(v + c for v in problem.f))
     tolerance = value_tolerance(problem) + value_tolerance(moved)
     before, after = solved(solve, problem, d), solved(solve, moved, d)
     yield Evidence(abs(float(after.value) - float(before.value) - c), tolerance + ROUNDING * abs(c), "R")
-    # f + c is rounded at the size of f and c: in units of eta that moves the worst case of a smooth phi.
+    # f + c is rounded relative to f and c, which moves the worst case of a smooth phi in units of eta.
     slack = ROUNDING * (1 + (problem.size + moved.size) / problem.eta)
     if d.curvature1 == 1:
         errors = [
@@ -100,7 +100,7 @@ def risk_follows_added_constants(
 def risk_is_homogeneous(
     problem: InnerProblem, d: Divergence, c: float, solve: Solver = worst_case
 ) -> Evidence:
-    """The loss and eta multiplied by c multiply the risk by c."""
+    """Multiplying the loss and eta by c multiplies the risk by c."""
     scaled = InnerProblem(tuple(c * v for v in problem.f), c * problem.eta, problem.p)
     error = abs(value(solve, scaled, d) - c * value(solve, problem, d))
     return Evidence(error, 2 * value_tolerance(scaled))
@@ -111,13 +111,13 @@ def risk_is_homogeneous(
     id="A8-eta",
     formula=r"\eta\le\eta' \;\Rightarrow\; R_{\eta'}(f)\le R_\eta(f),\qquad"
     r" \eta\mapsto R_\eta(f)\ \text{convex}",
-    assumptions="R is a supremum of functions of eta that are affine and not increasing, as D >= 0",
+    assumptions="R is a supremum of affine nonincreasing functions of eta, since D >= 0",
     factor=powers_of_ten(-3.0, 3.0),
 )
 def risk_falls_with_eta(
     problem: InnerProblem, d: Divergence, factor: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The risk falls as eta grows, and is convex in eta."""
+    """The risk is nonincreasing and convex in eta."""
     other = replace(problem, eta=factor * problem.eta)
     risk, other_risk = value(solve, problem, d), value(solve, other, d)
     larger, smaller = (other, problem) if factor > 1 else (problem, other)
@@ -137,7 +137,7 @@ def risk_falls_with_eta(
 def risk_is_monotone(
     problem: InnerProblem, d: Divergence, rise: list[float], solve: Solver = worst_case
 ) -> Evidence:
-    """A loss that is larger everywhere has a larger risk."""
+    """If f <= g almost surely, then R(f) <= R(g)."""
     unit = problem.spread or problem.eta
     above = replace(problem, f=tuple(v + unit * r for v, r in zip(problem.f, rise, strict=False)))
     return Evidence(value(solve, problem, d) - value(solve, above, d), 2 * value_tolerance(above))
@@ -150,7 +150,7 @@ def risk_is_monotone(
     verdict=Verdict.HOLDS,
     formula=r"f_\theta(z)\ \text{convex in}\ \theta \;\Rightarrow\;"
     r" R_\eta(f_\theta)\ \text{convex in}\ \theta",
-    assumptions="here f_theta(z_i) = abs(a_i theta - b_i) and its square",
+    assumptions="checked for f_theta(z_i) = abs(a_i theta - b_i) and its square",
     a=st.lists(st.integers(-3, 3), min_size=1, max_size=8),
     b=st.lists(st.integers(-3, 3), min_size=8, max_size=8),
     thetas=st.tuples(st.floats(-4, 4, width=32), st.floats(-4, 4, width=32)),
@@ -177,17 +177,17 @@ def risk_is_convex_in_theta(
     return Evidence(over, 2 * max(value_tolerance(low), value_tolerance(high)))
 
 
-# --- Faults ---------------------------------------------------------------------------------------
+# --- Mutants --------------------------------------------------------------------------------------
 
 
 risk_is_between_mean_and_maximum.mutant("takes the best case")(best_case)
 risk_is_convex_in_theta.mutant("takes the best case")(best_case)
-risk_follows_added_constants.mutant("cuts losses off at zero")(
+risk_follows_added_constants.mutant("clips losses at zero")(
     with_losses(lambda losses: array_namespace(losses).clip(losses, 0.0, None))
 )
-risk_is_homogeneous.mutant("keeps eta at one")(with_eta(lambda eta: 1.0))
+risk_is_homogeneous.mutant("sets eta to one")(with_eta(lambda eta: 1.0))
 risk_falls_with_eta.mutant("inverts eta")(with_eta(lambda eta: 1 / eta))
-risk_is_monotone.mutant("penalises the size of the losses")(
+risk_is_monotone.mutant("subtracts a multiple of the largest loss")(
     with_answer(value=lambda s, f: s.value - 1.5 * array_namespace(f).max(f))
 )
 
@@ -209,7 +209,7 @@ risk_is_monotone.mutant("penalises the size of the losses")(
 def indicator_ignores_eta(
     problem: InnerProblem, factor: float, alphas: tuple[float, float], solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Indicator: the worst case depends on alpha alone, is uniform at alpha = 1, climbs as alpha falls."""
+    """Indicator: the worst case depends on alpha only; uniform at alpha = 1, more loss for smaller alpha."""
     distribution = problem.probabilities
     even = to_floats(solved(solve, problem, indicator(1.0)).weights)
     off = max(abs(w - q) for w, q in zip(even, distribution, strict=True))
@@ -218,13 +218,13 @@ def indicator_ignores_eta(
     weights = to_floats(solved(solve, problem, indicator(low)).weights)
     rescaled = to_floats(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
     off = max(abs(a - b) for a, b in zip(weights, rescaled, strict=True))
-    yield Evidence(off, ROUNDING, f"eta {problem.eta:.4g} and {factor * problem.eta:.4g}")
+    yield Evidence(off, ROUNDING, f"eta = {problem.eta:.4g} and {factor * problem.eta:.4g}")
     wide = to_floats(solved(solve, problem, indicator(high)).weights)
     climb = sum((a - b) * v for a, b, v in zip(wide, weights, problem.f, strict=True))
     yield Evidence(climb, value_tolerance(problem), f"alpha from {high:.4g} to {low:.4g}")
 
 
-@indicator_ignores_eta.mutant("takes alpha for 1 - alpha")
+@indicator_ignores_eta.mutant("swaps alpha and 1 - alpha")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     assert d.parameter is not None
     return worst_case(losses, eta, indicator(max(0.01, 1 - d.parameter)), p=p)
@@ -240,7 +240,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     formula=r"e^{-r/\eta} \le \zeta^* \le e^{r/\eta},\qquad"
     r" P_*(f\le\max f-t) \le \frac{e^{-t/\eta}}{\nu(f=\max f)},\qquad"
     r" \frac{\zeta^*(\omega)}{\zeta^*(\omega')} = e^{(f(\omega)-f(\omega'))/\eta}",
-    assumptions="r is the range of f; the limits of large and of small eta follow",
+    assumptions="r is the range of f; the limits of large and of small eta follow from these bounds",
     examples=100,
     problem=problems(),
     share=st.floats(0, 1),
@@ -248,11 +248,11 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 def entropy_from_uniform_to_peak(
     problem: InnerProblem, share: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Entropic: uniform for large eta, at the largest losses for small eta, unequal weights between."""
+    """Entropic: uniform for large eta, concentrated on the largest losses for small eta."""
     w = to_floats(solved(solve, problem, ENTROPIC).weights)
     rows = [(v, q, x / q) for v, q, x in zip(problem.f, problem.probabilities, w, strict=True) if q]
     top, ratio = max(problem.charged), problem.spread / problem.eta
-    # f/eta is rounded at the size of f, in units of eta, and exp turns that into a relative error.
+    # The rounding of f/eta is relative to the size of f, and exp makes it a relative error.
     slack = ROUNDING * (1 + problem.size / problem.eta)
     largest, least = max(z for _, _, z in rows), min(z for _, _, z in rows)
     if ratio < 700:
@@ -268,10 +268,8 @@ def entropy_from_uniform_to_peak(
             yield Evidence(error, slack * (1 + abs(log(z))), "the ratio of two densities")
 
 
-entropy_from_uniform_to_peak.mutant("forgets eta")(with_eta(lambda eta: 1.0))
-entropy_from_uniform_to_peak.mutant("takes the worst case of the quadratic")(
-    with_divergence(lambda d: QUADRATIC)
-)
+entropy_from_uniform_to_peak.mutant("ignores eta")(with_eta(lambda eta: 1.0))
+entropy_from_uniform_to_peak.mutant("uses the quadratic phi")(with_divergence(lambda d: QUADRATIC))
 
 
 # --- Finding 3: the quadratic ---------------------------------------------------------------------
@@ -280,7 +278,7 @@ ETAS = (0.1, 0.03, 0.01, 0.003, 0.001, 1e-4)
 
 
 def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes of U[0, 1] and the density ratios of the worst case of f(x) = x there."""
+    """Nodes of U[0, 1] and the worst-case density ratios of f(x) = x at the nodes."""
     breaks = (uniform_losses.optimal_multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
     x, p = uniform_losses.graded(breaks)
     w = to_numpy(solve(array(x.tolist()), eta, d, p=array(p.tolist())).weights)
@@ -297,7 +295,7 @@ def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.n
     assumptions="eta <= G/2; G = 1",
 )
 def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """Quadratic: the largest density grows like eta^(-1/2), not 1/eta, and the support shrinks with eta."""
+    """Quadratic: the largest density grows like eta^(-1/2), not 1/eta, and the support shrinks."""
     tops: dict[str, list[float]] = {"entropic": [], "quadratic": []}
     support, least = [], []
     for eta in ETAS:
@@ -310,17 +308,17 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
             yield Evidence(abs(zeta[-1] / exact - 1), ROUNDING * (1 + 2 / eta), note)
             if d is QUADRATIC:
                 support.append(1 - float(np.min(x[zeta > 0])))
-            elif eta >= 0.003:  # exp(-1/eta) is a double
+            elif eta >= 0.003:  # exp(-1/eta) does not underflow
                 least.append(float(zeta.min()))
     yield Evidence(-min(least), 0.0, "the entropic worst case is positive everywhere")
     labels = ("eta", "largest density ratio")
     slower = Curve(
-        "Largest density, quadratic phi", *labels, "the entropic one", ETAS, tuple(tops["quadratic"]),
+        "Largest density, quadratic phi", *labels, "entropic phi", ETAS, tuple(tops["quadratic"]),
         tuple(uniform_losses.largest_density(eta, "entropic") for eta in ETAS),
     )  # fmt: skip
     yield slower
     yield slower.below_bound()
-    # 1e-9: a pure power. 1e-3: the factor 1 - exp(-1/eta) is within 5e-5 of one from eta = 0.1 on.
+    # 1e-9: a pure power. 1e-3: the factor 1 - exp(-1/eta) is within 5e-5 of 1 for eta <= 0.1.
     yield slower.exactly(-0.5, 1e-9)
     faster = Curve(
         "Largest density, entropic phi", *labels, "1/eta (1 - exp(-1/eta))", ETAS, tuple(tops["entropic"]),
@@ -333,12 +331,12 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
         tuple(sqrt(2 * eta) for eta in ETAS),
     )  # fmt: skip
     yield sparse
-    # The first node above mu is at most 1/200 of the piece that begins there away from it.
+    # The distance of the first node above mu is at most 1/200 of the piece that starts at mu.
     yield sparse.exactly(0.5, 5e-3)
     yield sparse.below_bound(ROUNDING)
 
 
-quadratic_is_sparse.mutant("takes the entropic phi for the quadratic")(with_divergence(lambda d: ENTROPIC))
+quadratic_is_sparse.mutant("uses the entropic phi for the quadratic")(with_divergence(lambda d: ENTROPIC))
 quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
 
 
@@ -352,12 +350,12 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
     formula=r"\zeta^*(\omega)\in\{0,1\}",
     quote=r"the worst-case distributions here are constructed using histograms with equal weights assigned "
     r"to different support points",
-    correction="the largest loss carries an atom as well, with the mass of all points that have no weight; "
-    "it is the whole worst case as eta falls, while the equal weights vanish with nu(f >= max f - c)",
+    correction="the largest loss also carries an atom, with the mass of all points of weight 0. As eta "
+    "tends to 0 this atom is the whole worst case, and the equal weights vanish with nu(f >= max f - c)",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
-        "The densities of Examples 4 and 5 lack the atom at the maximum, which outweighs the equal weights.",
+        "The densities of Examples 4 and 5 omit the atom at the maximum, which dominates for small eta.",
         follows=("E4", "E5"),
     ),
     corrected=r"\zeta^*(\omega) = 1\ \text{where}\ \max f>f(\omega)>\max f-c,\quad"
@@ -368,13 +366,13 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
 def equal_weights_and_an_atom(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Absolute value and hinge: equal weights below the maximum, and all the rest of the mass on it."""
+    """Absolute value and hinge: equal weights below the maximum, and an atom of the remaining mass on it."""
     c = (2 if d is ABSOLUTE else 1) * problem.eta
     top = max(problem.charged)
     rows = list(
         zip(problem.f, problem.probabilities, to_floats(solved(solve, problem, d).weights), strict=True)
     )
-    # Beside max f - c rounding decides on which side a loss is.
+    # Near max f - c rounding decides on which side a loss lies.
     beside = [abs(v - (top - c)) <= ROUNDING * (problem.size + c) for v, _, _ in rows]
     for (v, q, w), unsure in zip(rows, beside, strict=True):
         if v < top and not unsure:
@@ -393,11 +391,15 @@ def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
     w = solve_exactly(f, eta, "absolute").weights
     shown = ", ".join(str(v) for v in w)
-    note = f"f = (0, 3/4, 1) with probability 1/3 each, absolute value, eta = {eta}: the weights are {shown}"
-    return Evidence(float(w[2] - w[1]), 0.0, f"{note}: the third of f = 0 < 1 - 2 eta has moved to f = 1")
+    note = f"phi = abs(x - 1) on [0, inf), f = (0, 3/4, 1) with probability 1/3 each, eta = {eta}:"
+    return Evidence(
+        float(w[2] - w[1]),
+        0.0,
+        f"{note} the weights are {shown}; the mass 1/3 of f = 0 < 1 - 2 eta has moved to f = 1",
+    )
 
 
 equal_weights_and_an_atom.mutant("shares the mass equally over the support")(even_on_the_support)
-equal_weights_and_an_atom.mutant("takes the width of the other phi")(
+equal_weights_and_an_atom.mutant("uses the width of the other phi")(
     with_divergence(lambda d: HINGE if d is ABSOLUTE else ABSOLUTE)
 )

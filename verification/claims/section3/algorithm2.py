@@ -1,4 +1,4 @@
-"""Section 3 of the paper, Algorithm 2: its bracket, its number of halvings, and how close its output is."""
+"""Section 3, Algorithm 2: its bracket, its number of halvings, and the accuracy of its output."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from phiball.verification.instances.tolerances import bisection_tolerance
 
 
 def _excess(bracket: tuple[float, float], problem: InnerProblem, phi: Divergence) -> float:
-    """The least dual value on the bracket minus the least of all: zero if the bracket meets argmin."""
+    """The minimum of the dual on the bracket minus its minimum: 0 if the bracket contains a minimiser."""
     f, eta = problem.losses, problem.eta
-    # No dual value is below the optimal one, whatever the solver thinks mu is; D is convex.
+    # The dual is convex, and no dual value is below the optimal one, whatever mu the solver returns.
     nearest = min(max(float(worst_case(f, eta, phi).mu), bracket[0]), bracket[1])
     return float(dual_value(f, nearest, eta, phi)) - value_exactly(problem, phi)
 
@@ -65,11 +65,11 @@ def _excess(bracket: tuple[float, float], problem: InnerProblem, phi: Divergence
     id="C1",
     verdict=Verdict.HOLDS,
     formula=r"\mu^* \in \left[\min_i f_i,\; \max_i f_i - \eta K\right], \quad K = \lim_{s \to 0+} \phi'(s)",
-    assumptions="phi >= 0 convex with phi(1) = 0, as the Definition asks; with K = -inf the upper end is "
+    assumptions="phi >= 0 convex with phi(1) = 0, as Definition 1 requires; if K = -inf the upper end is "
     "max f - eta (min f - max f)",
     quote=r"Also, it can be verified that the optimal multiplier belongs to the interval "
     r"$[\underline{\mu}, \overline{\mu}]$",
-    remark="Example 3 as printed is negative below 1, and its multiplier may lie outside: see A3.",
+    remark="The phi of Example 3 is negative on [0, 1), and the bracket need not contain its mu*: see A3.",
     examples=300,
     problem=problems(nonuniform=False),
     phi=st.sampled_from([d for d in (*KAPPA, *NAMED) if d != QUADRATIC]),
@@ -82,7 +82,7 @@ def printed_bracket_holds_mu(
     return Evidence(_excess(ends, problem, phi), bisection_tolerance(problem), "the dual on the bracket")
 
 
-@printed_bracket_holds_mu.mutant("starts at the mean")
+@printed_bracket_holds_mu.mutant("starts at the mean loss")
 def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     mean = float(array_namespace(f).mean(f))
     return mean, max(mean, printed_bracket(f, eta, phi)[1])
@@ -94,8 +94,8 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     section="beyond",
     verdict=Verdict.HOLDS,
     formula=r"\mu^* \in \left[\min_i f_i - \eta g,\; \max_i f_i - \eta g\right], \quad g \in \partial\phi(1)",
-    assumptions="phi convex with phi(1) = 0, of any sign, Example 3 among them; g a subgradient of phi at 1; "
-    "the bracket is cut at max f - eta lim phi(t)/t",
+    assumptions="phi convex with phi(1) = 0, of any sign, including Example 3; g a subgradient of phi at "
+    "1; the bracket is cut at max f - eta lim phi(t)/t",
     examples=300,
     problem=problems(nonuniform=False),
     phi=st.sampled_from([*KAPPA, *NAMED]),
@@ -104,7 +104,7 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
 def corrected_bracket_holds_mu(
     problem: InnerProblem, phi: Divergence, tilt: float, bracket: Bracket = corrected_bracket
 ) -> Iterator[Evidence]:
-    """A bracket as wide as the range of f contains a dual solution, whatever phi is."""
+    """For every phi, a bracket as wide as the range of f contains a dual solution."""
     low, high = bracket(problem.losses, problem.eta, phi)
     yield Evidence(
         _excess((low, high), problem, phi), bisection_tolerance(problem), "the dual on the bracket"
@@ -131,13 +131,13 @@ Count: TypeAlias = Callable[[float, float, float, float], int]
     id="C7",
     verdict=Verdict.CORRECTED,
     formula=r"T = \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta \epsilon}",
-    assumptions="a bracket of width rho >= 0; kappa, eta, eps > 0",
+    assumptions="a bracket of width varrho >= 0; kappa, eta, eps > 0",
     quote=r"$T= \frac{1}{2}\log_2\left( \frac{\varrho^2}{2\kappa\eta}\cdot\frac{1}{\epsilon} \right)$",
-    correction="rounded up to a whole number, and at least 1",
+    correction="round T up to an integer, and take at least 1",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "As printed T need not be whole, and is negative where the bracket is narrow already.",
+        "The printed T need not be an integer, and is negative if the bracket is already narrow enough.",
     ),
     corrected=r"T = \max\left(1, \left\lceil \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta "
     r"\epsilon}\right\rceil\right)",
@@ -150,11 +150,11 @@ Count: TypeAlias = Callable[[float, float, float, float], int]
 def number_of_halvings(
     width: float, kappa: float, eta: float, eps: float, count: Count = iterations
 ) -> Iterator[Evidence]:
-    """After T halvings the bracket is within sqrt(2 eta kappa eps), and T is the least such number."""
+    """After T halvings the bracket has width at most sqrt(2 eta kappa eps); T is the smallest such number."""
     T = count(width, kappa, eta, eps)
-    yield Evidence(max(abs(T - round(T)), 1.0 - T), 0.0, "T is a positive whole number")
+    yield Evidence(max(abs(T - round(T)), 1.0 - T), 0.0, "T is a positive integer")
     aim = sqrt(2 * eta * kappa * eps)
-    slack = 2.0**-44 * aim  # where T is whole before it is rounded, the two sides are equal
+    slack = 2.0**-44 * aim  # the two sides are equal if T is an integer before rounding
     yield Evidence.at_most(width * 2.0**-T, aim, slack, "the bracket after T halvings")
     if T > 1:
         yield Evidence(aim - width * 2.0 ** (1 - T), slack, "one halving fewer is not enough")
@@ -167,9 +167,9 @@ UNITS = (1.0, 1.0, 0.01)  # kappa, eta and eps
     margin=1.49, meets=lambda: each(("kappa, eta and eps are positive", min(UNITS) > 0))
 )
 def _not_a_number_of_halvings() -> Iterator[Evidence]:
-    for width, words in ((0.1, "log2(0.01/0.02)/2"), (0.0, "log2(0)/2, one loss or equal ones")):
+    for width, words in ((0.1, "log2(0.01/0.02)/2"), (0.0, "log2(0)/2 (all losses equal)")):
         T = printed_iterations(width, *UNITS)
-        yield Evidence(1 - T, 0.0, f"width {width:g}, kappa = eta = 1, eps = 0.01: T = {words}: {T:.4g}")
+        yield Evidence(1 - T, 0.0, f"width {width:g}, kappa = eta = 1, eps = 0.01: T = {words} = {T:.4g}")
 
 
 @number_of_halvings.mutant("rounds down")
@@ -179,14 +179,14 @@ def _(width: float, kappa: float, eta: float, eps: float) -> int:
 
 Value: TypeAlias = Callable[[InnerProblem, Divergence, Output], float]
 
-CENTRED = cressie_read(2)  # (x - 1)^2/2: Example 3 made non-negative
+CENTRED = cressie_read(2)  # (x - 1)^2/2: Example 3 made nonnegative
 SMALL = InnerProblem((100.0, 101.0, 103.0), 1.0)
 QUOTE = (
     r"the estimated objective value $\widetilde{\mathcal{R}}$ satisfies "
     r"$|\widetilde{\mathcal{R}} - \mathcal{R}|\le \epsilon$"
 )
 SEARCHED = (
-    "phi kappa-strongly convex; T rounded up; the search starts from the bracket of C2, which holds mu*"
+    "phi kappa-strongly convex; T rounded up; the search starts from the bracket of C2, which contains mu*"
 )
 SEARCH: dict[str, Any] = {
     "problem": moderate_problems(),
@@ -196,12 +196,12 @@ SEARCH: dict[str, Any] = {
 DUAL_VALUE = Reading("R~ is the dual value D(mu)", "true: see C4")
 GAMMA = Reading("R~ is the objective at the returned gamma", "false: see C4-gamma")
 NORMALISED = Reading(
-    "R~ is the objective at gamma divided by its sum", "below R, by up to 2.5 eps as found: see C4-normalised"
+    "R~ is the objective at gamma divided by its sum", "below R, by 2.5 eps in an example: see C4-normalised"
 )
 
 
 def lagrangian_free_value(problem: InnerProblem, phi: Divergence, out: Output) -> float:
-    """sum gamma_i f_i - (eta/m) sum phi(m gamma_i), whatever the sum of gamma is."""
+    """sum gamma_i f_i - (eta/m) sum phi(m gamma_i); gamma need not sum to 1."""
     xp = array_namespace(out.gamma)
     m = len(problem.f)
     return float(xp.sum(out.gamma * problem.losses) - problem.eta * xp.mean(phi.phi(m * out.gamma)))
@@ -214,20 +214,20 @@ def normalised_value(problem: InnerProblem, phi: Divergence, out: Output) -> flo
 
 
 def residual(problem: InnerProblem, phi: Divergence, out: Output) -> float:
-    """h(mu), the output that Algorithm 2 calls the estimated optimal value."""
+    """h(mu), which Algorithm 2 calls the estimated optimal value."""
     return out.h
 
 
 def _within(
     problem: InnerProblem, phi: Divergence, eps: float, value: Value, bracket: Bracket = corrected_bracket
 ) -> Evidence:
-    """abs(value - R) <= eps for the given reading of the estimated optimal value."""
+    """abs(value - R) <= eps, for one reading of the estimated optimal value."""
     estimate = value(problem, phi, run_algorithm2(problem, phi, eps, bracket=bracket))
     R = float(rows_exactly(problem.f, problem.eta, phi).value)
     return Evidence(
         abs(estimate - R) - eps,
         bisection_tolerance(problem),
-        f"{estimate:.7g} for R = {R:.7g}, eps = {eps:g}",
+        f"{estimate:.7g}, while R = {R:.7g} and eps = {eps:g}",
     )
 
 
@@ -237,9 +237,9 @@ def _admissible(phi: Divergence) -> Iterator[Evidence]:
 
 
 def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
-    """The instance of all readings, with the printed bracket [100, 104]; T = ceil(4.8) = 5, mu = 101.375."""
+    """One instance for all readings, with the printed bracket [100, 104]: T = ceil(4.8) = 5, mu = 101.375."""
     evidence = _within(SMALL, CENTRED, 0.01, value, printed_bracket)
-    where = f"phi = (x - 1)^2/2, f = {SMALL.f}, eta = 1, the printed bracket [100, 104]"
+    where = f"phi = (x - 1)^2/2 on [0, inf), f = {SMALL.f}, eta = 1, the printed bracket [100, 104]"
     return Evidence(evidence.violation, 0.0, f"{where}, T = 5, mu = 101.375: {words}{evidence.note}")
 
 
@@ -254,11 +254,12 @@ def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
     assumptions=SEARCHED,
     quote=r"\textbf{Output} the estimated primal-dual optimal solution $(\gamma, \mu)$ and estimated optimal "
     r"value $h(\mu)$.",
-    correction="the value to return is D(mu)",
+    correction="return the dual value D(mu)",
     assessment=Assessment(
         Kind.FALSE,
-        Consequence.RESULT,
-        "h(mu) is the sum of gamma minus 1, which the search drives to 0 whatever the optimal value is.",
+        Consequence.NONE,
+        "h(mu) is the sum of gamma minus 1, which the search drives to 0 regardless of R. Nothing "
+        "else in the paper changes: the gradient estimators use gamma and not this value.",
     ),
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
     **SEARCH,
@@ -282,12 +283,13 @@ def _residual(value: Value = residual) -> Evidence:
     formula=r"\left|\widetilde{\mathcal{R}} - \mathcal{R}\right| \le \epsilon",
     assumptions=SEARCHED,
     quote=QUOTE,
-    correction="true with R~ = D(mu) = mu + mean of eta phi*((f - mu)/eta)",
+    correction="true if R~ is the dual value D(mu), the mean of mu + eta phi*((f_i - mu)/eta)",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "The paper does not say what the estimated value R~ is, and what Algorithm 2 returns as such, h(mu), "
-        "is not meant.",
+        "R~ is not defined, and h(mu), which Algorithm 2 returns as the estimated value, cannot be meant "
+        "(C3).",
+        follows=("C3",),
         reading=DUAL_VALUE.sense,
         others=(Reading("R~ is h(mu), which Algorithm 2 returns", "false: see C3"), GAMMA, NORMALISED),
     ),
@@ -328,11 +330,11 @@ for _fault, _algorithm in ALGORITHM_MUTANTS.items():
     r"\epsilon",
     assumptions=SEARCHED,
     quote=QUOTE,
-    correction="it is D(mu) + mu h(mu)",
+    correction="the objective at gamma is D(mu) + mu h(mu)",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "gamma does not sum to 1, and a mass off by h(mu) costs mu h(mu).",
+        "gamma sums to 1 + h(mu), not to 1, which changes the objective by mu h(mu).",
         reading=GAMMA.sense,
         others=(DUAL_VALUE, NORMALISED),
     ),
@@ -360,11 +362,11 @@ def _gamma(value: Value = lagrangian_free_value) -> Evidence:
     r"\quad q = \frac{\gamma}{\sum_j \gamma_j}",
     assumptions=SEARCHED,
     quote=QUOTE,
-    correction="it is at most R",
+    correction="the objective at gamma divided by its sum is at most R",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "Divided by its sum gamma is feasible, but the division may cost more than eps.",
+        "gamma divided by its sum is feasible, but its objective can be below R by more than eps.",
         reading=NORMALISED.sense,
         others=(DUAL_VALUE, GAMMA),
     ),
@@ -391,14 +393,14 @@ def _normalised(value: Value = normalised_value) -> Evidence:
     return Evidence(
         evidence.violation,
         0.0,
-        f"phi = {QUARTIC.name}, {problem}, eps = 0.056: off by {off:.3g} eps with the bracket of C2, by "
-        f"{printed:.3g} eps with the printed one",
+        f"phi = {QUARTIC.name} on [0, inf), f = {problem.f}, eta = {problem.eta}, eps = 0.056: the error is "
+        f"{off:.3g} eps with the bracket of C2, and {printed:.3g} eps with the printed one",
     )
 
 
-residual_is_the_value.mutant("gives D(mu)")(dual_at)
-value_at_gamma_is_within_eps.mutant("gives D(mu)")(dual_at)
-normalised_value_is_within_eps.mutant("gives D(mu)")(dual_at)
+residual_is_the_value.mutant("returns D(mu)")(dual_at)
+value_at_gamma_is_within_eps.mutant("returns D(mu)")(dual_at)
+normalised_value_is_within_eps.mutant("returns D(mu)")(dual_at)
 
 
 @claim(
@@ -408,7 +410,7 @@ normalised_value_is_within_eps.mutant("gives D(mu)")(dual_at)
     verdict=Verdict.HOLDS,
     formula=r"D(\mu) - P\left(\frac{\gamma}{s}\right) = \frac{\eta}{2}\left(1 + \chi^2\right)(s - 1)^2, "
     r"\quad s = \sum_i \gamma_i",
-    assumptions="phi = (x^2 - 1)/2, any mu below max f; chi^2 that of gamma/s",
+    assumptions="phi = (x^2 - 1)/2, any mu below max f; chi^2 is computed for gamma/s",
     examples=200,
     problem=moderate_problems(),
     place=st.floats(-1, 1),
@@ -419,10 +421,10 @@ def gap_of_normalised_weights(
     dual: Callable[..., Array] = dual_value,
     primal: Callable[..., Array] = primal_value,
 ) -> Iterator[Evidence]:
-    """D(mu) - P(gamma/s) = (eta/2)(1 + chi^2)(s - 1)^2 in Example 3; entropic gamma/s is optimal."""
+    """D(mu) - P(gamma/s) = (eta/2)(1 + chi^2)(s - 1)^2 in Example 3; entropic: gamma/s is optimal."""
     f, eta = problem.losses, problem.eta
     xp = array_namespace(f)
-    # Any mu below max f gives gamma some mass.
+    # gamma has positive mass for any mu below max f.
     mu = max(problem.f) - eta * (1 + place) - eta / 8
     x = QUADRATIC.dconj((f - mu) / eta)
     s = float(xp.mean(x))
@@ -440,7 +442,7 @@ def gap_of_normalised_weights(
     yield Evidence(abs(error), bisection_tolerance(problem), "the entropic primal value")
 
 
-@gap_of_normalised_weights.mutant("forgets eta in front of phi*", replaces="dual")
+@gap_of_normalised_weights.mutant("omits eta in front of phi*", replaces="dual")
 def _(losses: Array, mu: float, eta: float, d: Divergence) -> Array:
     return mu + (dual_value(losses, mu, eta, d) - mu) / eta
 
@@ -450,7 +452,7 @@ def _(losses: Array, mu: float, eta: float, d: Divergence) -> Array:
 output_claim = partial(
     claim,
     verdict=Verdict.HOLDS,
-    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    assumptions="phi kappa-strongly convex; T rounded up; the bracket contains mu*",
     examples=200,
     problem=SEARCH["problem"],
     phi=SEARCH["phi"],
@@ -460,7 +462,7 @@ output_claim = partial(
 
 
 def _non_negative(phi: Divergence, bracket: Bracket) -> Bracket:
-    """The bracket asked for, but the corrected one where phi takes negative values (Example 3)."""
+    """The given bracket, or the corrected one if phi takes negative values (Example 3)."""
     return corrected_bracket if phi.slope1 else bracket
 
 
@@ -472,17 +474,17 @@ def _non_negative(phi: Divergence, bracket: Bracket) -> Bracket:
 def gamma_is_close(
     problem: InnerProblem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
-    """max abs(gamma - gamma*) <= sqrt(2 eps/(kappa eta))/m, for a bracket that holds mu* and T rounded up."""
+    """max abs(gamma - gamma*) <= sqrt(2 eps/(kappa eta))/m if the bracket contains mu*."""
     out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
     gamma = rows_exactly(problem.f, problem.eta, phi).weights
     error = float(np.max(np.abs(to_numpy(out.gamma) - gamma)))
     bound = sqrt(2 * eps / (KAPPA[phi] * problem.eta)) / len(problem.f)
-    # A rounding of mu, of the size of f, moves m gamma by that over kappa eta.
+    # A rounding error of mu, relative to f, moves m gamma by 1/(kappa eta) times as much.
     return Evidence.at_most(error, bound, 2.0**-40 * (1 + rounding_ratio(problem, phi)))
 
 
 def rounding_ratio(problem: InnerProblem, phi: Divergence) -> float:
-    """How much the rounding of f and mu is magnified in the weights."""
+    """The factor by which the weights magnify the rounding of f and mu."""
     return (problem.size + problem.eta) / (KAPPA[phi] * problem.eta)
 
 
@@ -494,7 +496,7 @@ def rounding_ratio(problem: InnerProblem, phi: Divergence) -> float:
 def mu_is_close(
     problem: InnerProblem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
-    """abs(mu - mu*) <= sqrt(2 eta kappa eps), for a bracket that holds mu* and T rounded up."""
+    """abs(mu - mu*) <= sqrt(2 eta kappa eps) if the bracket contains mu*."""
     out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
     mu = float(rows_exactly(problem.f, problem.eta, phi).mu)
     bound = sqrt(2 * problem.eta * KAPPA[phi] * eps)
@@ -505,7 +507,7 @@ def mu_is_close(
 
 
 def local_kappa(problem: InnerProblem) -> float:
-    """exp(-range/eta): phi'' = 1/x is at least this at every density that the bracket allows."""
+    """exp(-range/eta), a lower bound of phi'' = 1/x at the densities that the bracket allows."""
     return exp(-problem.spread / problem.eta)
 
 
@@ -519,13 +521,13 @@ def local_kappa(problem: InnerProblem) -> float:
     quote=r"When considering $\phi(s) = s\log s - s + 1$, [...] Compared with the complexity in "
     r"Proposition~\ref{Pro:complexity:alg:Eq:expression:R}, Algorithm~\ref{alg:Eq:expression:R} is a "
     r"near-optimal choice",
-    correction="true for losses of bounded range, with kappa = exp(-range(f)/eta) and the bracket "
-    "[min f, max f]",
+    correction="true for losses of bounded range, with the bracket [min f, max f] and kappa = "
+    "exp(-range(f)/eta)",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.REPAIR,
-        "Proposition 2 is for a strongly convex phi; the entropy is none, and phi''(1) = 1 in the place of "
-        "kappa is not enough.",
+        "Proposition 2 assumes that phi is strongly convex. The entropy is not, and phi''(1) = 1 is too "
+        "large for kappa.",
     ),
     corrected=r"\kappa = \exp\left(-\frac{\max f - \min f}{\eta}\right)",
     examples=200,
@@ -538,14 +540,16 @@ def entropic_guarantee(
     kappa: Callable[[InnerProblem], float] = local_kappa,
     algorithm: Algorithm = algorithm2,
 ) -> Iterator[Evidence]:
-    """Algorithm 2 keeps its guarantees on gamma and on the value for the entropic phi."""
+    """For the entropic phi, the guarantees of Algorithm 2 for gamma and the value hold with this kappa."""
     modulus = kappa(problem)
     out = run_algorithm2(problem, ENTROPIC, eps, kappa=modulus, algorithm=algorithm)
     best = rows_exactly(problem.f, problem.eta, ENTROPIC)
     error = float(np.max(np.abs(to_numpy(out.gamma) - best.weights)))
     bound = sqrt(2 * eps / (modulus * problem.eta)) / len(problem.f)
     slack = 2.0**-40 * (1 + (problem.size + problem.eta) / problem.eta)
-    yield Evidence.at_most(error, bound, slack, f"gamma is off by {error:.4g}, the bound is {bound:.4g}")
+    yield Evidence.at_most(
+        error, bound, slack, f"the error of gamma is {error:.4g}, the bound is {bound:.4g}"
+    )
     over = dual_at(problem, ENTROPIC, out) - float(best.value)
     yield Evidence.at_most(over, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
 
@@ -560,14 +564,14 @@ def _kappa_one() -> Evidence:
         evidence.violation,
         0.0,
         f"f = (5, 0, 0, 0, 0, 0, 0, 0), eta = 1, eps = {eps}, kappa = 1, the bracket [0, 5]: "
-        f"{evidence.note}, sqrt(0.02)/8",
+        f"{evidence.note} = sqrt(0.02)/8",
     )
 
 
-entropic_guarantee.mutant("takes kappa = phi''(1)", replaces="kappa")(lambda problem: 1.0)
+entropic_guarantee.mutant("uses kappa = phi''(1)", replaces="kappa")(lambda problem: 1.0)
 
 
-# --- Faults that every guarantee must notice ------------------------------------------------------
+# --- Mutants that every guarantee must reject -----------------------------------------------------
 
 for _fault, _algorithm in ALGORITHM_MUTANTS.items():
     gamma_is_close.mutant(_fault)(_algorithm)

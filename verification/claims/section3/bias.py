@@ -1,4 +1,4 @@
-"""Section 3 of the paper, Proposition 3 (I) and Assumption 3 (II): the bias of a level."""
+"""Section 3, Proposition 3 (I) and Assumption 3 (II): the bias of a level."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
 from phiball.verification.oracles import row_solver
 
-# --- Proposition 3 (I): what E V is ---------------------------------------------------------------
+# --- Proposition 3 (I): the expectation of V ------------------------------------------------------
 
 POINTS = np.array([(1.0, 0.0), (0.0, 1.0), (-1.0, 0.3), (0.5, -1.0)])  # f_theta(z_i) = a_i . theta
 
@@ -42,7 +42,7 @@ def _mean(theta: Any, level: int, solve: Callable[[Array], Array], points: Any =
 
 
 def level_value(theta: Any, level: int, eta: float, phi: Divergence, points: Any = POINTS) -> float:
-    """F^l at theta, by closed forms on all draws."""
+    """F^l at theta, by closed forms over all draws."""
     rows = (points @ theta)[row_solver.draws(len(points), 2**level)]
     return float(row_solver.solve_closed_form(rows, eta, phi.family or "", phi.parameter)[0].mean())
 
@@ -56,12 +56,12 @@ def level_value(theta: Any, level: int, eta: float, phi: Divergence, points: Any
     assumptions="f convex in theta; the inner problem solved to precision eps",
     quote=r"$\bE[V^{\SG}(\theta)]=\bE[V^{\RTMLMC}(\theta)]=\nabla\widetilde{F}(\theta)$, where "
     r"$|\widetilde{F}(\theta) - F(\theta)|\le \epsilon + G_{\mathrm{idf}}\cdot 2^{-L}$.",
-    correction="with gamma divided by its sum and a primal gap of at most eps, E V is an eps-subgradient of "
-    "F^L, which lies below F by at most G/(2^L + 1); that is enough for Theorem 2",
+    correction="if gamma is divided by its sum and has a primal gap of at most eps, E V is an "
+    "eps-subgradient of F^L, and F - F^L is between 0 and G/(2^L + 1). This is sufficient for Theorem 2",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
-        "Weights that are only nearly optimal need not make E V the gradient of any function.",
+        "If the weights are only nearly optimal, E V need not be the gradient of any function.",
     ),
     corrected=r"F^L(\theta') \ge F^L(\theta) + \langle \mathbb{E} V(\theta), \theta' - \theta \rangle - "
     r"\epsilon",
@@ -84,11 +84,11 @@ def expectation_is_a_subgradient(
     shift: float,
     solve: Solver = bisection,
 ) -> Iterator[Evidence]:
-    """The mean of the estimator is an eps-subgradient of level L, which lies close below F."""
+    """The expectation of the estimator is an eps-subgradient of F^L."""
     point, points = np.array(theta), POINTS + shift
     V = _mean(point, level, lambda rows: solve(rows, eta, phi, tol=eps).weights, points)
     at = level_value(point, level, eta, phi, points)
-    # The origin, where all losses are equal, is the farthest from a gradient that forgets the weights.
+    # At the origin all losses are equal, which separates best from a gradient that ignores the weights.
     for target in (np.array(other), np.zeros(2)):
         short = at + float(V @ (target - point)) - eps - level_value(target, level, eta, phi, points)
         yield Evidence(short, 2.0**-40 * (1000 + eta), f"theta' = {target}")
@@ -107,21 +107,22 @@ def _within_section_3() -> Iterator[Evidence]:
     phi = restricted(ENTROPIC, 0.0, TOP)
     yield from in_the_definition(phi)
     yield from strongly_convex(phi, 1 / TOP)
-    # Ratios x of mean one in [0, 4] have a mean of x^2 of at most 4.
+    # Ratios x in [0, 4] with mean 1 satisfy E x^2 <= 4.
+    found = []
     for losses in ([0.0] * 63 + [1e6], [0.0] * 3 + [1e6], [0.0] * 8 + [1e6] * 8):
         ratios = len(losses) * np.array(to_floats(worst_case(array(losses), 1.0, phi).weights))
-        chi_square = float(np.mean((ratios - 1) ** 2))
-        words = f"Assumption 3 (I): chi-square <= C = {TOP - 1:g}, m = {len(losses)}"
-        yield Evidence.at_most(chi_square, TOP - 1, 1e-6, words)
-    # f = |theta| cos(pi x - omega) turns once: its inverse cdf rises by at most pi |theta| times the share.
+        found.append(float(np.mean((ratios - 1) ** 2)))
+    words = f"Assumption 3 (I): chi-square <= C = {TOP - 1:g} for m = 4, 16 and 64"
+    yield Evidence.at_most(max(found), TOP - 1, 1e-6, words)
+    # f = |theta| cos(pi x - omega) has at most one turning point, so its inverse cdf has slope <= pi |theta|.
+    slopes = []
     for theta in ((1.0, 0.0), (0.6, -0.8), (0.0, 2.0)):
         f = np.sort(_arc() @ np.array(theta))
-        steepest = float(np.diff(f).max()) * ARC
-        bound = np.pi * float(np.linalg.norm(theta))
-        words = f"Assumption 3 (II): G_idf = pi |theta|, theta = {theta}"
-        yield Evidence.at_most(steepest, bound, 1e-9, words)
+        slopes.append(float(np.diff(f).max()) * ARC / float(np.linalg.norm(theta)))
+    words = "Assumption 3 (II): inverse cdf pi |theta|-Lipschitz for theta = (1, 0), (0.6, -0.8) and (0, 2)"
+    yield Evidence.at_most(max(slopes), np.pi, 1e-9, words)
     lengths = np.linalg.norm(_arc(), axis=1)
-    yield from each(("f linear in theta, so convex, and 1-Lipschitz", bool(np.all(lengths <= 1 + 1e-15))))
+    yield from each(("f linear in theta, hence convex, and 1-Lipschitz", bool(np.all(lengths <= 1 + 1e-15))))
 
 
 @expectation_is_a_subgradient.counterexample(margin=0.1, meets=_within_section_3)
@@ -146,13 +147,13 @@ def _curl() -> Evidence:
     return Evidence(
         min(abs(once), abs(by_hand)) - abs(often),
         0.0,
-        "phi = x log x - x + 1 on [0, 4], infinite beyond; eta = 1, L = 1; f_theta(x) = theta_1 cos(pi x) + "
-        "theta_2 sin(pi x) for x uniform on [0, 1]; theta = (1, 0). For two points the first midpoint is "
-        f"mu = (f_1 + f_2)/2, which is optimal up to eps = {gap:.2f}, and gamma = (e^u, e^-u)/2 with u = "
-        "(f_1 - f_2)/2. The curl of V is sinh(u) sin(pi (x_2 - x_1))/2: for x_1 < x_2 both factors are "
-        f"positive, for x_1 > x_2 both are negative. So E V has the curl {by_hand:.4f} (by differences "
-        f"{once:.4f}), and a gradient has 0; after 60 halvings it is "
-        f"{'less than 1e-6' if abs(often) < 1e-6 else often}",
+        "phi = x log x - x + 1 on [0, 4] and infinite elsewhere; eta = 1, L = 1; f_theta(x) = theta_1 "
+        "cos(pi x) + theta_2 sin(pi x) for x uniform on [0, 1]; Theta is the disc |theta| <= 2, so G_idf = "
+        "2 pi; theta = (1, 0). For two points the first midpoint is mu = (f_1 + f_2)/2, which is optimal "
+        f"up to eps = {gap:.2f}, and gamma = (e^u, e^-u)/2 with u = (f_1 - f_2)/2. The curl of V is sinh(u) "
+        "sin(pi (x_2 - x_1))/2, whose factors are both positive if x_1 < x_2 and both negative if x_1 > "
+        f"x_2. So E V has curl {by_hand:.4f} (by differences {once:.4f}), while a gradient has curl 0; "
+        f"after 60 halvings the curl is {'less than 1e-6' if abs(often) < 1e-6 else often}",
     )
 
 
@@ -182,7 +183,7 @@ def printed_bias(n: int) -> float:
 def bias_of_a_level(
     solve: Solver = worst_case, bound: Callable[[int], float] = printed_bias, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
-    """Taking n = 2^l points for the distribution lowers the risk, by at most G/n."""
+    """Replacing the distribution by n = 2^l sampled points lowers the expected risk, by at most G/n."""
     rounding = 2.0**-44
     for n in (1, 2, 4, 16, 128):
         for alpha in (1e-6, 0.01, 0.05, 0.1, 0.25, 0.5, 0.7, 0.95, 1.0):
@@ -206,15 +207,15 @@ def bias_of_a_level(
             f"bias of a level, {phi.name}, f uniform",
             "points 2^l",
             "F - F^l",
-            "the paper's G 2^-l",
+            "printed bound G 2^-l",
             tuple(sizes),
             tuple(bias for bias, _ in biases),
             tuple(bound(n) for n in sizes),
         )
 
 
-bias_of_a_level.mutant("gives the largest loss", replaces="solve")(LARGEST_LOSS)
-bias_of_a_level.mutant("falls like 4^-l", replaces="bound")(lambda n: 1 / n**2)
+bias_of_a_level.mutant("returns the largest loss", replaces="solve")(LARGEST_LOSS)
+bias_of_a_level.mutant("decreases like 4^-l", replaces="bound")(lambda n: 1 / n**2)
 
 
 # --- A density bounded below -----------------------------------------------------------------------
@@ -223,13 +224,13 @@ Pieces: TypeAlias = list[tuple[int, int]]
 
 
 def _largest_slope(pieces: Pieces) -> Fraction:
-    """1/Upsilon, Upsilon the least density, for pieces of (width, mass in parts of the whole)."""
+    """1/Upsilon for the smallest density Upsilon; pieces are (width, unnormalised mass)."""
     whole = sum(mass for _, mass in pieces)
     return max(Fraction(width * whole, mass) for width, mass in pieces)
 
 
 def _quantile(pieces: Pieces, u: Fraction) -> Fraction:
-    """The inverse distribution function, for a density that is constant on each of the adjacent pieces."""
+    """The inverse distribution function of a density that is constant on adjacent pieces."""
     whole, x, below = sum(mass for _, mass in pieces), Fraction(0), Fraction(0)
     for width, mass in pieces:
         share = Fraction(mass, whole)
@@ -245,14 +246,14 @@ def _quantile(pieces: Pieces, u: Fraction) -> Fraction:
     verdict=Verdict.CORRECTED,
     formula=r"p \ge \Upsilon \text{ on its support} \;\Rightarrow\; |Q(u) - Q(v)| \le \frac{1}{\Upsilon} |u "
     r"- v|",
-    assumptions="p the density and Q the inverse distribution function of the loss",
+    assumptions="p is the density and Q the inverse distribution function of the loss",
     quote=r"As long as the probability density of $f_{\theta}(Z)$ is lower bounded by $\Upsilon$ within its "
     r"support",
-    correction="true if the support is an interval, which it is if f is continuous in z",
+    correction="true if the support is an interval, as it is if f is continuous in z",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "Over a gap in the support the inverse distribution function jumps.",
+        "The inverse distribution function jumps over a gap in the support.",
     ),
     corrected=r"p \ge \Upsilon \text{ on } [a, b],\; p = 0 \text{ elsewhere} \;\Rightarrow\; |Q(u) - Q(v)| "
     r"\le \frac{1}{\Upsilon} |u - v|",
@@ -263,10 +264,10 @@ def _quantile(pieces: Pieces, u: Fraction) -> Fraction:
 def density_bounded_below(
     pieces: Pieces, u: Fraction, v: Fraction, slope: Callable[[Pieces], Fraction] = _largest_slope
 ) -> Iterator[Evidence]:
-    """A density of at least Upsilon makes the inverse distribution function 1/Upsilon-Lipschitz."""
+    """If the density is at least Upsilon on an interval, its inverse cdf is 1/Upsilon-Lipschitz."""
     far = abs(_quantile(pieces, u) - _quantile(pieces, v))
     yield Evidence(float(far - slope(pieces) * abs(u - v)), 0.0, f"the quantiles are {far} apart")
-    # The steepest piece attains it.
+    # The steepest piece attains the constant.
     whole, below = sum(mass for _, mass in pieces), 0
     ends = [(below := below + mass) for _, mass in pieces]
     slopes = [
@@ -281,10 +282,10 @@ GAP_U, GAP_X = [0.0, 0.5, 0.5 + 1e-12, 1.0], [0.0, 1.0, 10.0, 11.0]
 
 
 def _within_gap() -> Iterator[Evidence]:
-    # On a piece of the quantile function the density is the inverse of its slope; the jump has no mass.
+    # The density is the inverse of the slope of the quantile function; the jump has no mass.
     slopes = [(b - a) / (v - u) for u, v, a, b in zip(GAP_U, GAP_U[1:], GAP_X, GAP_X[1:], strict=False)]
     dense = all(1 / slope >= 0.5 * (1 - 1e-9) for slope in (slopes[0], slopes[2]))
-    yield from each(("the density is 1/2 or more on the support", dense))
+    yield from each(("density at least 1/2 on the support", dense))
 
 
 @density_bounded_below.counterexample(margin=2.9, meets=_within_gap)
@@ -295,11 +296,11 @@ def _gap() -> Evidence:
     return Evidence(
         bias - 2.0,
         0.0,
-        "f uniform on [0, 1] and [10, 11], so Upsilon = 1/2 and G = 2; AV@R at 1/2 is 10.5, and one point "
-        f"has the mean 5.5: the bias of level 0 is {bias:.4g}, above G = 2",
+        "f uniform on the union of [0, 1] and [10, 11], so Upsilon = 1/2 and G = 2; AV@R at level 1/2 is "
+        f"10.5, and the mean of one point is 5.5: the bias of level 0 is {bias:.4g}, above G = 2",
     )
 
 
-@density_bounded_below.mutant("takes the largest density")
+@density_bounded_below.mutant("uses the largest density")
 def _(pieces: Pieces) -> Fraction:
     return min(Fraction(w * sum(m for _, m in pieces), mass) for w, mass in pieces)

@@ -1,4 +1,4 @@
-"""Section 3 of the paper, its theorem on nonsmooth convex losses."""
+"""Section 3, Theorem 2: nonsmooth convex losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from phiball.verification.oracles.exact_levels import distance_risk
 
 LevelRule: TypeAlias = Callable[[float, float], float]
 
-# --- The proof's M --------------------------------------------------------------------------------
+# --- M in the proof -------------------------------------------------------------------------------
 
 
 @claim(
@@ -39,14 +39,14 @@ LevelRule: TypeAlias = Callable[[float, float], float]
     verdict=Verdict.CORRECTED,
     formula=r"M = 2 L_f^2 \left[ 1 + 2\epsilon/(\kappa\eta) \right], \quad"
     r" T \ge \frac{4 M^2 \left[ F(\theta_1) - F(\theta_*) + \frac{\delta}{2} \right]^2}{\delta^2}",
-    assumptions="f = L_f abs(theta), which ignores the perturbation: neither bias nor noise",
+    assumptions="f = L_f abs(theta), independent of the perturbation: no bias and no noise",
     quote=r"it holds that $M=2L_f^2[1 + 2\epsilon/(\kappa\eta)]$.",
-    correction="this is M^2: M is the root of the second moment",
+    correction="M^2 in place of M, for SG and for RT-MLMC; the printed orders of T remain valid",
     assessment=Assessment(
-        Kind.CONSTANT,
-        Consequence.REPAIR,
-        "Proposition 3 bounds the second moment, which Lemma EC.1 calls M^2; for small L_f the printed M is "
-        "too small.",
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "Proposition 3 bounds the second moment, which is M^2 in Lemma EC.1; the printed M is too small if "
+        "L_f is small.",
     ),
     corrected=r"M^2 = 2 L_f^2 \left[ 1 + 2\epsilon/(\kappa\eta) \right]",
     L=powers_of_ten(-3, 3),
@@ -54,17 +54,17 @@ LevelRule: TypeAlias = Callable[[float, float], float]
     ratio=st.floats(0.2, 12),
 )
 def plan_reaches_delta(L: float, D: float, ratio: float, plan: Planner = convex_plan) -> Evidence:
-    """With T and the step from M, the root of the second moment, the gap is at most delta."""
+    """With T and the step computed from the corrected M, the gap is at most delta."""
     delta = D * L / ratio
     made = plan(delta, lipschitz=L, diameter=D, idf=0.0, chi_square=0.0, estimator=SG)
     gap = mean_gap(PiecewiseLinear(L, L, 0.0, D, 0.0, made.steps), projected_sgd, made.step_size)
     return Evidence.at_most(
-        gap, delta, 2.0**-44 * L, f"T = {made.steps}: the gap is {gap:.4g}, delta {delta:.4g}"
+        gap, delta, 2.0**-44 * L, f"T = {made.steps}: the gap is {gap:.4g}, delta = {delta:.4g}"
     )
 
 
 def _proof(delta: float, M: float, D: float) -> tuple[int, float]:
-    """T and the step of the proof, for its M."""
+    """T and the step size of the proof for a given M."""
     T = max(1, ceil(4 * M**2 * D**2 / delta**2))
     return T, D / (M * sqrt(T))
 
@@ -73,7 +73,7 @@ SLOPE, DELTA, SMALLER = 0.01, 0.002, (1e-4, 1e-5)
 
 
 def _missed(delta: float, M: float, reach: float) -> tuple[int, float]:
-    """T of the proof, and the gap that the run has, for F = 0.01 abs(theta) from theta_1 = 1."""
+    """T of the proof, and the gap of the run, for F = 0.01 abs(theta) from theta_1 = 1."""
     T, step = _proof(delta, M, reach + delta / 2)
     return T, mean_gap(PiecewiseLinear(SLOPE, SLOPE, 0.0, 1.0, 0.0, T), projected_sgd, step)
 
@@ -82,18 +82,21 @@ def _within_theorem_2(reach: float) -> Iterator[Evidence]:
     yield from on_an_interval(lambda t: SLOPE * abs(t), -1.0, 1.0, convex=True, lipschitz=SLOPE)
     weights = to_numpy(worst_case(array([SLOPE] * 4), 1.0, QUADRATIC).weights)
     yield from each(
-        ("Assumption 3: no perturbation changes f, so that C = 0 and G_idf = 0", bool(np.ptp(weights) == 0)),
         (
-            f"delta small: {SMALLER[0]:g} and {SMALLER[1]:g} are missed too",
+            "Assumption 3: f does not depend on the perturbation, so C = 0 and G_idf = 0",
+            bool(np.ptp(weights) == 0),
+        ),
+        (
+            f"delta small: delta = {SMALLER[0]:g} and {SMALLER[1]:g} fail too",
             all(_missed(delta, 2 * SLOPE**2, reach)[1] > delta for delta in SMALLER),
         ),
     )
 
 
 def _smaller(reach: float) -> str:
-    """What becomes of smaller delta, in words."""
+    """The gaps for smaller delta, in words."""
     found = ((delta, *_missed(delta, 2 * SLOPE**2, reach)) for delta in SMALLER)
-    return ", ".join(f"{gap:.2g} with T = {T} for delta = {delta:g}" for delta, T, gap in found)
+    return "; ".join(f"for delta = {delta:g}, T = {T} and the gap is {gap:.2g}" for delta, T, gap in found)
 
 
 @plan_reaches_delta.counterexample(margin=0.0079, meets=partial(_within_theorem_2, 1.0))
@@ -103,14 +106,14 @@ def _one_step() -> Evidence:
     return Evidence(
         gap - DELTA if met <= DELTA else 0.0,
         0.0,
-        f"F = 0.01 abs(theta), theta_1 = 1, delta = {DELTA}; in T the distance |theta_1 - theta_*| = 1 "
-        "stands for F(theta_1) - F(theta_*), as it should (F1), so that M alone is on trial. M = 2 L_f^2 = "
-        f"0.0002 gives T = {T}, hence no step, and the gap F(1) = {gap:.2g}; M = sqrt 2 L_f gives "
-        f"T = {enough} and the gap {met:.2g}. Smaller delta are missed too: {_smaller(1.0)}",
+        f"F = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}. To test M alone, T is "
+        "computed with |theta_1 - theta_*| = 1 in place of F(theta_1) - F(theta_*), as F1 requires. M = 2 "
+        f"L_f^2 = 0.0002 gives T = {T}, hence no step and a gap of F(1) = {gap:.2g}; M = sqrt 2 L_f gives T "
+        f"= {enough} and a gap of {met:.2g}. Smaller delta fail too: {_smaller(1.0)}",
     )
 
 
-@plan_reaches_delta.mutant("takes the second moment for M")
+@plan_reaches_delta.mutant("uses the second moment as M")
 def _(delta: float, *, lipschitz: float, diameter: float, **rest: Any) -> Plan:
     T, step = _proof(2 * delta, lipschitz**2, diameter)
     return Plan(SG(0), 1, min(T, 10**4), step, delta)
@@ -120,7 +123,7 @@ def _(delta: float, *, lipschitz: float, diameter: float, **rest: Any) -> Plan:
 
 
 def rounded_level(G: float, delta: float) -> float:
-    """log2(8 G/delta), rounded up, and not below 0."""
+    """log2(8 G/delta) rounded up, and at least 0."""
     return max(0, ceil(log2(Fraction(8) * Fraction(G) / Fraction(delta))))
 
 
@@ -133,24 +136,24 @@ def rounded_level(G: float, delta: float) -> float:
     assumptions="epsilon = delta/8; the inverse distribution function of f is G-Lipschitz",
     quote=r"We take $\epsilon=\frac{\delta}{8}$ and $L=\log\frac{8G_{\text{idf}}}{\delta}$ to make the "
     r"relation on the left-hand-side holds.",
-    correction="the logarithm to base 2, rounded up",
+    correction="use the logarithm to base 2, rounded up",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "With the natural logarithm the level is too low by a factor of log 2.",
-        reading="log is the natural logarithm, as in the proof of Theorem 3, which divides by log 2",
-        others=(Reading("log is the logarithm to base 2", "true once it is rounded up"),),
+        "With the natural logarithm the level is too small, by a factor of log 2.",
+        reading="log is the natural logarithm, as in the proof of Theorem 3, where it is divided by log 2",
+        others=(Reading("log is the logarithm to base 2", "true after rounding up"),),
     ),
     corrected=r"L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
     G=powers_of_ten(-3, 3),
     delta=powers_of_ten(-6, 1),
 )
 def level_of_table_1(G: float, delta: float, level: LevelRule = rounded_level) -> Iterator[Evidence]:
-    """L = ceil(log2(8G/delta)) is the least with 2 (epsilon + G/2^L) <= delta/2, epsilon = delta/8."""
+    """L = ceil(log2(8G/delta)) is the smallest L with 2 (epsilon + G/2^L) <= delta/2, epsilon = delta/8."""
     L = level(G, delta)
-    yield Evidence(abs(L - round(L)), 0.0, f"L = {L:.4g} is a whole number")
+    yield Evidence(abs(L - round(L)), 0.0, f"L = {L:.4g} is an integer")
     error = 2 * (delta / 8 + G / 2**L)
-    yield Evidence.at_most(error, delta / 2, 2.0**-50 * delta, f"L = {L}: {error:.4g} for {delta / 2:.4g}")
+    yield Evidence.at_most(error, delta / 2, 2.0**-50 * delta, f"L = {L}: {error:.4g} <= {delta / 2:.4g}")
     if L > 0:
         below = 2 * (delta / 8 + G / 2 ** (L - 1))
         yield Evidence(delta / 2 - below, 2.0**-50 * delta, f"L - 1 = {L - 1} is not enough")
@@ -168,14 +171,14 @@ def _within_natural_logarithm() -> Iterator[Evidence]:
 def _natural_logarithm() -> Evidence:
     G, delta = LEVEL_G, LEVEL_DELTA
     L = ceil(log(8 * G / delta))
-    # E max f = G n/(n + 1) for f uniform on [0, G]: the risk whose phi allows any density, in the limit.
+    # E max f = G n/(n + 1) for f uniform on [0, G]; the maximum is the limit of the risk for small eta.
     bias = G - G * 2**L / (2**L + 1)
     return Evidence(
         bias - delta / 8,
         0.0,
         f"G = 1, delta = 0.01, L = ceil(log 800) = {L}: 2 (epsilon + G/2^L) = 2 (0.00125 + 1/128) = "
-        f"{2 * (delta / 8 + G / 2**L):.4g} > delta/2 = 0.005; "
-        f"the bias of the maximum of f uniform on [0, 1], 1/129 = {bias:.4g}, is above delta/8",
+        f"{2 * (delta / 8 + G / 2**L):.4g} > delta/2 = 0.005. For f uniform on [0, 1], the bias of the "
+        f"maximum is 1/129 = {bias:.4g}, above delta/8",
     )
 
 
@@ -188,7 +191,7 @@ def _(G: float, delta: float) -> float:
 
 
 def cost(made: Plan, delta: float) -> float:
-    """Perturbed points times log(1/epsilon), epsilon = delta/8, which the paper counts for halving."""
+    """Perturbed points times log(1/epsilon), the cost of bisection in the paper, with epsilon = delta/8."""
     return made.evaluations * log(8 / delta)
 
 
@@ -198,16 +201,17 @@ def cost(made: Plan, delta: float) -> float:
     verdict=Verdict.CORRECTED,
     formula=r"\mathrm{cost}_{SG} = O\left( \delta^{-3} \log\frac{1}{\delta} \right), \quad"
     r" \mathrm{cost}_{RT-MLMC} = O\left( \delta^{-2} \left( \log\frac{1}{\delta} \right)^4 \right)",
-    assumptions="L_f = D = G = C = 1; the plans of projected SGD that guarantee a mean gap of delta",
+    assumptions="L_f = D = G = C = 1; plans of projected SGD that guarantee an expected gap of delta",
     quote=r"The SGD algorithm with SG estimator finds a $\delta$-optimal solution to "
     r"\eqref{Eq:ent:adv:trans:max:summary} with computational cost",
-    correction="the orders of the theorem stand, with the constants of F1, F2, F3, D4 and D6 in its proof",
+    correction="the theorem stands as printed, with the constants of F1, F2, F3, D4 and D6 in its proof",
     corrected=r"T = \left\lceil \frac{4 M^2 D^2}{\delta^2} \right\rceil, \quad M^2 \ge \mathbb{E}\|V\|^2, "
     r"\quad D = \|\theta_1 - \theta^*\|, \quad L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
     assessment=Assessment(
-        Kind.CONSTANT,
-        Consequence.REPAIR,
-        "The proof takes T, the step and L from statements that need other constants.",
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "The theorem states orders, which hold. The step, T and L of its proof rest on statements whose "
+        "constants are corrected elsewhere.",
         follows=("F1", "F2", "F3", "D4", "D6"),
     ),
 )
@@ -230,12 +234,13 @@ def _plan_of_the_proof() -> Evidence:
     return Evidence(
         gap - DELTA,
         0.0,
-        f"f = 0.01 abs(theta), theta_1 = 1, delta = {DELTA}: the proof gives M = 2 L_f^2 = 0.0002 and T = "
-        f"{T}, hence no step; the gap is F(1) = {gap:.2g}. Smaller delta are missed too: {_smaller(SLOPE)}",
+        f"f = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}: with the constants of the "
+        f"proof M = 2 L_f^2 = 0.0002 and T = {T}, hence no step and a gap of F(1) = {gap:.2g}. Smaller "
+        f"delta fail too: {_smaller(SLOPE)}",
     )
 
 
-cost_in_delta.mutant("a level for delta^2")(
+cost_in_delta.mutant("the level of delta^2")(
     altered(convex_plan, estimator=lambda made: type(made.estimator)(min(30, 2 * made.estimator.level)))
 )
 
@@ -249,7 +254,7 @@ TAIL = float(student.isf(TEST_LEVEL, RUNS - 1))
 
 
 def exact_gap(theta: Any) -> Any:
-    """F(theta) - min F. F is convex and even, so that 0 is optimal."""
+    """F(theta) - min F. F is convex and even, so 0 is optimal."""
 
     def risk(theta: Any) -> Any:
         return np.mean([distance_risk(theta - z, RHO, ETA) for z in DATA], axis=0)
@@ -266,7 +271,7 @@ def _side(theta: Array, x: Array) -> Array:
 
 
 def train(made: Plan, sgd: Sgd, seed: int) -> Any:
-    """The answers of independent runs from theta_1 = 10 on [-10, 10]."""
+    """The averages of independent runs from theta_1 = 10 on [-10, 10]."""
     objective = RegularizedLoss(Ball(2, RHO), ETA, QUADRATIC, made.estimator)
     gradient = stacked_gradient(objective, _distance, _side, DATA, runs=RUNS, batch=made.batch, seed=seed)
     xp = active().namespace
@@ -281,21 +286,19 @@ def train(made: Plan, sgd: Sgd, seed: int) -> Any:
     part_of="F4",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[ F(\widetilde{\theta}_{1:T}) - F(\theta_*) \right] \le \delta",
-    assumptions="f = abs(theta - z'), rho = 0.2, 3 data points, quadratic phi, eta = 1; 24 runs "
-    "from theta_1 = 10 per delta",
+    assumptions="f = abs(theta - z'), Theta = [-10, 10], rho = 0.2, 3 data points, quadratic phi, eta = 1; "
+    "24 runs from theta_1 = 10 for each delta",
     error_level=8 * TEST_LEVEL,  # two estimators, four gaps
 )
 def delta_is_reached(
     plan: Planner = convex_plan, sgd: Sgd = projected_sgd, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
-    """Projected SGD with SG and with RT-MLMC finds a delta-optimal solution, as planned."""
-    yield Evidence(
-        2 * max(GAPS) - float(exact_gap(START)), 0.0, f"it starts at a gap of {exact_gap(START):.3g}"
-    )
+    """Projected SGD with SG or RT-MLMC finds a delta-optimal solution with the planned steps."""
+    yield Evidence(2 * max(GAPS) - float(exact_gap(START)), 0.0, f"the initial gap is {exact_gap(START):.3g}")
     for estimator in (SG, RTMLMC):
         means = []
         for delta in GAPS:
-            C = chi_square_bound(QUADRATIC, 2 * RHO, ETA)  # losses of one ball differ by no more
+            C = chi_square_bound(QUADRATIC, 2 * RHO, ETA)  # the range of the losses on one ball
             # abs(c - b) has a density of at least 1/(2 rho) on an interval.
             made = plan(delta, lipschitz=1.0, diameter=START, idf=2 * RHO, chi_square=C, estimator=estimator)
             gaps = exact_gap(train(made, sgd, seed=seed))
@@ -314,6 +317,6 @@ delta_is_reached.mutant("a sixteenth of the steps", replaces="plan")(
 )
 
 
-@delta_is_reached.mutant("climbs", replaces="sgd")
+@delta_is_reached.mutant("ascends", replaces="sgd")
 def _(gradient: Any, theta0: Array, **how: Any) -> Any:
     return projected_sgd(lambda theta: -gradient(theta), theta0, **how)

@@ -1,4 +1,4 @@
-"""Section 3 of the paper: the gradient, its estimators, and what they and Algorithm 2 cost."""
+"""Section 3: the gradient, its estimators, and the cost of the estimators and of Algorithm 2."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from phiball.verification.oracles.exact_solver import solve_exactly
 
 
 def gradient_in_losses(problem: InnerProblem, d: Divergence) -> list[float]:
-    """The gradient of R in the losses: by autograd where the arrays have it, else the worst case itself."""
+    """The gradient of R in the losses: by autograd if the arrays have it, else the worst-case weights."""
     losses = problem.losses
     if not hasattr(losses, "requires_grad_"):
         return to_floats(worst_case(losses, problem.eta, d, p=problem.distribution).weights)
@@ -63,7 +63,7 @@ def gradient_in_losses(problem: InnerProblem, d: Divergence) -> list[float]:
     verdict=Verdict.HOLDS,
     formula=r"\nabla F(\theta) = \mathbb{E}_{z\sim\hat P}\,\mathbb{E}_{z'\sim\bar\gamma_z}"
     r"\left[\nabla f_\theta(z')\right]",
-    assumptions="where the worst case is not unique, it gives a subgradient",
+    assumptions="a subgradient if the worst case is not unique",
     examples=80,
     problem=problems(max_size=6),
     d=divergences(),
@@ -77,7 +77,7 @@ def danskin_gradient(
     size: float,
     gradient: Callable[[InnerProblem, Divergence], list[float]] = gradient_in_losses,
 ) -> Iterator[Evidence]:
-    """The gradient of the risk is the expectation of the loss's gradient under the worst case."""
+    """The gradient of the risk is the expected gradient of the loss under the worst case."""
     w = gradient(problem, d)
     exact = (problem.eta, d.family or "", d.parameter, problem.p)
     risk = solve_exactly(problem.f, *exact).value
@@ -87,10 +87,10 @@ def danskin_gradient(
             problem, f=tuple(v + sign * h * g for v, g in zip(problem.f, direction, strict=False))
         )
         moved_risk = solve_exactly(moved.f, *exact).value
-        # R is convex in f, so that w is its gradient if and only if the tangent stays below, on both sides.
+        # R is convex in f: w is its gradient if and only if the tangent is below R on both sides.
         tangent = sum(x * (b - a) for x, a, b in zip(w, problem.f, moved.f, strict=True))
         rise = definitions.exact_difference(moved_risk, risk)
-        # The weights are exact to rounding, and so is the step up to that of f itself, which it carries.
+        # The weights and the step are exact to rounding; the step inherits the rounding of f.
         yield Evidence(tangent - rise, ROUNDING * h + 2.0**-50 * problem.size, f"a step of {sign * h:.4g}")
 
 
@@ -125,14 +125,14 @@ def _evaluations(level: int) -> float:
     level=st.integers(0, 30),
 )
 def levels_are_a_distribution(level: int, distribution: Levels = _probabilities) -> Iterator[Evidence]:
-    """P(l) = 2^-l/(2 - 2^-L) for l = 0, ..., L are probabilities, each half of the one before."""
+    """P(l) = 2^-l/(2 - 2^-L), l = 0, ..., L, are probabilities, each half the previous one."""
     p = distribution(level)
     yield Evidence(abs(sum(p) - 1), 2.0**-48, "the sum")
     yield Evidence(max((abs(a - 2 * b) for a, b in pairwise(p)), default=0.0), 2.0**-48)
     yield Evidence(abs(len(p) - level - 1), 0.0, "the number of levels")
 
 
-levels_are_a_distribution.mutant("is not truncated")(
+levels_are_a_distribution.mutant("does not truncate")(
     lambda level: tuple(2.0 ** -(k + 1) for k in range(level + 1))
 )
 
@@ -142,18 +142,20 @@ levels_are_a_distribution.mutant("is not truncated")(
     id="D2",
     verdict=Verdict.CORRECTED,
     formula=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L}{2 - 2^{-L}}",
-    assumptions="one data point, with its level drawn from P",
+    assumptions="one data point, whose level is drawn from P",
     quote=r"the (expected) number of samples for RT-MLMC is $\nout_L\cdot \frac{L}{2 -2^{-L}}=\cO(L)$.",
-    correction="L + 1 in the place of L; the order O(L) stays",
+    correction="L + 1 in place of L; the order O(L) is unchanged",
     assessment=Assessment(
-        Kind.CONSTANT, Consequence.NONE, "There are L + 1 levels, and each takes 1/(2 - 2^-L) samples."
+        Kind.CONSTANT,
+        Consequence.NONE,
+        "There are L + 1 levels, each of which contributes 1/(2 - 2^-L) samples.",
     ),
     corrected=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L + 1}{2 - 2^{-L}}",
     examples=31,
     level=st.integers(0, 30),
 )
 def expected_samples(level: int, cost: Cost = _evaluations) -> Evidence:
-    """RT-MLMC draws sum_l P(l) 2^l perturbed points per data point on average."""
+    """On average, RT-MLMC draws (L + 1)/(2 - 2^-L) perturbed points per data point."""
     exact = sum(p * 2.0**k for k, p in enumerate(_probabilities(level)))
     return Evidence(abs(cost(level) - exact), 2.0**-44 * exact)
 
@@ -166,8 +168,8 @@ def _printed_cost() -> Evidence:
     return Evidence(
         exact - printed,
         0.0,
-        f"L = 1: 1 sample with probability 2/3 and 2 with 1/3 are {exact:.4f} on average; printed "
-        f"{printed:.4f}",
+        f"L = 1: one sample with probability 2/3 and two with probability 1/3, {exact:.4f} on average; the "
+        f"printed number is {printed:.4f}",
     )
 
 
@@ -180,14 +182,14 @@ expected_samples.mutant("the printed formula")(lambda level: level / (2 - 2.0**-
     verdict=Verdict.CORRECTED,
     formula=r"\mathbb{E}\, V^{RT} = \sum_{\ell=0}^{L} \mathbb{E}\, G^\ell = \mathbb{E}\, \nabla "
     r"\widetilde{R}\left(\theta; \{z_i'\}_{i \le 2^\ell}\right) = \mathbb{E}\, V^{SG}",
-    assumptions="the halves of a level are solved as the level below is",
+    assumptions="the halves of a level are solved in the same way as the level below",
     quote=r"$\sum_{\ell=0}^L\bE_{\zeta^{\ell}}[G^{\ell}(\theta, \zeta^{\ell})] = \bE_{z\sim\hP} "
     r"\bE_{\{z_i'\}_{i\in[2^\ell]}\sim \nu_z}$",
-    correction="with 2^L for 2^l, and G^0 = g^0, which Eq. (12) leaves undefined",
+    correction="2^L in place of 2^l; and define G^0 = g^0, since Eq. (12) is undefined for l = 0",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The sum over l leaves level L, not l; and Eq. (12) at l = 0 speaks of half a point.",
+        "The sum over l telescopes to level L; and Eq. (12) would split one point into halves at l = 0.",
     ),
     corrected=r"\mathbb{E}\, V^{RT} = \mathbb{E}\, \nabla \widetilde{R}\left(\theta; \{z_i'\}_{i \le "
     r"2^L}\right) = \mathbb{E}\, V^{SG}, \quad G^0 = g^0",
@@ -200,14 +202,14 @@ expected_samples.mutant("the printed formula")(lambda level: level / (2 - 2.0**-
 def same_expectation(
     f: list[float], eta: float, phi: Divergence, level: int, objective: Objective = RegularizedLoss
 ) -> Iterator[Evidence]:
-    """RT-MLMC and SG have one expectation, in value and gradient: that of level L, by enumeration."""
+    """RT-MLMC and SG have the same expected value and gradient: those of level L, by enumeration."""
     exact = _level(f, eta, phi, level)
-    # Weights near a kink of phi move by rounding/eta, and so does their sum.
+    # Near a kink of phi the weights, and their sum, move by rounding/eta.
     rounding = 2.0**-42 * (1 + max(map(abs, f)) + max(map(abs, f)) / eta)
     for estimator in (SG(level), RTMLMC(level), RTMLMC(level, "stratified")):
         value, gradient = _enumerated(objective(ListedDistribution(len(f)), eta, phi, estimator), f, level)
         yield Evidence(abs(value - exact[0]), rounding, f"{estimator}: the value")
-        if phi.family in ("entropic", "quadratic"):  # else the weights may not be unique
+        if phi.family in ("entropic", "quadratic"):  # otherwise the weights need not be unique
             yield Evidence(abs(gradient - exact[1]), rounding, f"{estimator}: the gradient")
 
 
@@ -219,7 +221,7 @@ def _level(f: list[float], eta: float, phi: Divergence, level: int) -> tuple[flo
 
 
 def _enumerated(made: RegularizedLoss, f: list[float], level: int) -> tuple[float, float]:
-    """The mean of the objective and of its gradient over all draws, each at each level by its chance."""
+    """The expected objective and gradient, by enumeration of all draws and levels."""
     codes, source = batch_of_all_draws(len(f), level)
 
     def loss(x: Array, i: Array) -> Array:
@@ -231,13 +233,13 @@ def _enumerated(made: RegularizedLoss, f: list[float], level: int) -> tuple[floa
     return float(drawn.value), float(gradient)
 
 
-def rescaled(scale: Callable[[Any], float]) -> type[RTMLMC]:
-    """RT-MLMC whose groups are scaled by another number than 1/P(l)."""
+def rescaled(weight: Callable[[Any], float]) -> type[RTMLMC]:
+    """RT-MLMC whose groups have other weights than 1/P(l)."""
 
     class Rescaled(RTMLMC):
         def assign_levels(self, n: int, rng: Any, *, like: Array) -> Any:
             groups = super().assign_levels(n, rng, like=like)
-            return [replace(group, scale=scale(group)) for group in groups]
+            return [replace(group, weight=weight(group)) for group in groups]
 
     return Rescaled
 
@@ -253,12 +255,12 @@ def _without_level_zero() -> Evidence:
     return Evidence(
         whole - rest,
         0.0,
-        f"f = (0, 1), entropic, eta = L = 1: F^1 = 1/4 + log((1 + e)/2)/2 = {whole:.4f}; without a level "
-        f"0 of E f = 1/2 the sum is {rest:.4f}",
+        f"f = (0, 1) with probability 1/2 each, entropic phi, eta = L = 1: F^1 = 1/4 + log((1 + e)/2)/2 = "
+        f"{whole:.4f}; without level 0, which contributes E f = 1/2, the sum is {rest:.4f}",
     )
 
 
-@same_expectation.mutant("forgets 1/P(l)")
+@same_expectation.mutant("omits 1/P(l)")
 def _(distribution: ListedDistribution, eta: float, phi: Divergence, estimator: Any) -> RegularizedLoss:
     wrong = rescaled(lambda _: 1.0)(estimator.level) if isinstance(estimator, RTMLMC) else estimator
     return RegularizedLoss(distribution, eta, phi, wrong)
@@ -279,7 +281,7 @@ def _(distribution: ListedDistribution, eta: float, phi: Divergence, estimator: 
 def log_sum_exp_differences(
     f: list[float], eta: float, level: int, weights: Weights = signed_weights
 ) -> Iterator[Evidence]:
-    """For the entropic phi, differences of log-sum-exp are the general construction."""
+    """For the entropic phi, the differences of log-sum-exp agree with the general construction."""
     n = 2**level
     v = np.array(f[:n])
     value, gamma = row_solver.solve_closed_form(v, eta, "entropic")
@@ -296,12 +298,12 @@ def log_sum_exp_differences(
 log_sum_exp_differences.mutant("weighs the halves by one")(halves_by_one)
 
 
-CENTRED = cressie_read(2)  # (x - 1)^2/2, of which kappa = 1
+CENTRED = cressie_read(2)  # (x - 1)^2/2, kappa = 1
 ETA = 0.1
 
 
 class Meter:
-    """A divergence like the centred quadratic one, that counts the points at which (phi')^-1 is asked for."""
+    """The centred quadratic divergence, counting the evaluations of (phi')^-1."""
 
     def __init__(self) -> None:
         self.queries = 0
@@ -313,12 +315,12 @@ class Meter:
 
 
 def losses(m: int) -> Any:
-    """m losses in [0, 1], spread evenly, both ends among them, in no order."""
+    """m equally spaced losses in [0, 1], including both ends, in random order."""
     return np.random.default_rng(m).permutation(np.linspace(0, 1, m)) if m > 1 else np.ones(1)
 
 
 def queries_of_algorithm2(f: Any, eps: float, algorithm: Algorithm = algorithm2) -> tuple[int, int]:
-    """How often Algorithm 2 asks for (phi')^-1 at precision eps, and T."""
+    """The number of evaluations of (phi')^-1 by Algorithm 2 at precision eps, and T."""
     meter, rows = Meter(), array(f)
     low, high = corrected_bracket(rows, ETA, meter.phi)
     T = iterations(high - low, 1.0, ETA, eps)
@@ -327,7 +329,7 @@ def queries_of_algorithm2(f: Any, eps: float, algorithm: Algorithm = algorithm2)
 
 
 def queries_of_bisection(f: Any, eps: float, solve: Solver) -> int:
-    """The same for the library's bisection, which stops at a certified gap of eps."""
+    """The number of evaluations by the library's bisection, which stops at a certified gap of eps."""
     meter = Meter()
     solve(array(f), ETA, meter.phi, tol=eps)
     return meter.queries
@@ -343,12 +345,12 @@ BITS = tuple(log2(1 / eps) for eps in PRECISIONS)
     id="C9",
     verdict=Verdict.HOLDS,
     formula=r"\text{cost} = O(m T) = O\left(m \log \frac{1}{\epsilon}\right)",
-    assumptions="the cost is the number of losses looked at; (x - 1)^2/2, losses in [0, 1], eta = 0.1",
+    assumptions="the cost is the number of losses queried; phi = (x - 1)^2/2, losses in [0, 1], eta = 0.1",
 )
 def cost_of_algorithm2(
     algorithm: Algorithm = algorithm2, solve: Solver = bisection
 ) -> Iterator[Evidence | Curve]:
-    """Algorithm 2 looks at each of the m losses once in each of its T halvings, and T is O(log 1/eps)."""
+    """Algorithm 2 queries each of the m losses once in each of its T = O(log 1/eps) halvings."""
     for m in SIZES[::2]:
         for eps in PRECISIONS[1::2]:
             queries, T = queries_of_algorithm2(losses(m), eps, algorithm)
@@ -369,7 +371,7 @@ def cost_of_algorithm2(
         yield curve.below_bound()
 
 
-@cost_of_algorithm2.mutant("looks at each loss twice", replaces="algorithm")
+@cost_of_algorithm2.mutant("queries each loss twice", replaces="algorithm")
 def _(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
     algorithm2(f, eta, phi, T, bracket)
     return algorithm2(f, eta, phi, T, bracket)
@@ -386,12 +388,12 @@ def _(rows: Array, eta: float, phi: Divergence, *, tol: float) -> WorstCase:
 
 
 def points_solved(level: int) -> int:
-    """The points of the inner problems of G^l, both halves among them."""
+    """The number of points in the inner problems of G^l, including both halves."""
     return 2 << level if level else 1
 
 
 def queries_of_level(level: int, eps: float, *, telescoping: bool) -> int:
-    """What Algorithm 2 asks for in g^l, or in G^l where `telescoping`."""
+    """The queries of Algorithm 2 in g^l, or in G^l if `telescoping`."""
     f = losses(2**level)
     parts = [f, *(np.split(f, 2) if telescoping and level else ())]
     return sum(queries_of_algorithm2(part, eps)[0] for part in parts)
@@ -403,8 +405,7 @@ def queries_of_level(level: int, eps: float, *, telescoping: bool) -> int:
     verdict=Verdict.HOLDS,
     formula=r"\text{SG: } O\left(2^L \log \frac{1}{\epsilon}\right), \quad \text{RT-MLMC, in the mean: } "
     r"O\left(L \log \frac{1}{\epsilon}\right)",
-    assumptions="one data point; every inner problem solved by Algorithm 2 to precision eps; losses in [0, "
-    "1]",
+    assumptions="one data point; inner problems solved by Algorithm 2 to precision eps; losses in [0, 1]",
 )
 def cost_of_estimators(
     distribution: Levels = _probabilities, points: Callable[[int], int] = points_solved
@@ -433,11 +434,13 @@ def cost_of_estimators(
         words = "T times the points solved"
         curve = Curve(title, label, "queries per data point", words, tuple(x), tuple(y), tuple(bound))
         yield curve
-        yield curve.at_most(1.0, 0.1)  # one point has a bracket of width 0, so the lowest levels cost less
+        yield curve.at_most(
+            1.0, 0.1
+        )  # a single point has a bracket of width 0, so the lowest levels cost less
         yield curve.below_bound(2.0**-44)
 
 
-@cost_of_estimators.mutant("draws every level alike", replaces="distribution")
+@cost_of_estimators.mutant("draws all levels with equal probability", replaces="distribution")
 def _(level: int) -> tuple[float, ...]:
     return (1 / (level + 1),) * (level + 1)
 

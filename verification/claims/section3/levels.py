@@ -1,4 +1,4 @@
-"""Section 3 of the paper, the technical lemma of Theorem 2: bias, second moment and smoothness of levels."""
+"""Section 3, Lemma EC.5 for Theorem 3: bias, second moment and smoothness of the levels."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from phiball.verification.oracles.exact_levels import two_point_level
 def _level_curve(what: str, symbol: str, y: list[float], bound: Bound) -> Curve:
     limits = [bound(TWO_POINTS, k) for k in LEVELS]
     points = tuple(2.0**k for k in LEVELS)
-    return Curve(what, "2^l", symbol, "the paper's bound", points, tuple(y), tuple(limits))
+    return Curve(what, "2^l", symbol, "printed bound", points, tuple(y), tuple(limits))
 
 
 def _as_enumerated(what: str, computed: list[float], exact: list[float]) -> Evidence:
-    """The library's levels are the binomial sums of the two-point distribution."""
+    """The library's levels agree with binomial sums for the two-point distribution."""
     error = float(np.max(np.abs(np.array(computed) - np.array(exact))))
-    return Evidence(error, TWO_POINTS.rounding, f"{what} against the binomial sums")
+    return Evidence(error, TWO_POINTS.rounding, f"{what} against binomial sums")
 
 
 # --- The value ------------------------------------------------------------------------------------
 
 
 def value_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """Lemma EC.5 (tech:sum) (I)."""
+    """The bound of Lemma EC.5 (I)."""
     return distribution.eta * distribution.growth(2) * 2.0 ** -(level + 1)
 
 
@@ -72,7 +72,7 @@ def value_bound(distribution: DiscreteDistribution, level: int) -> float:
 def value_bias_is_bounded(
     distribution: DiscreteDistribution, level: int, solve: Solver = worst_case, bound: Bound = value_bound
 ) -> Evidence:
-    """The value of level l is within eta e^(2B/eta)/2^(l+1) of F."""
+    """F^l is within eta e^(2B/eta)/2^(l+1) of F."""
     value, _ = level_mean(distribution, level, solve)
     return Evidence.at_most(
         abs(value - distribution.limit[0]),
@@ -90,21 +90,21 @@ def value_bias_is_bounded(
     assumptions="f = 0 or 1 with equal probabilities, eta = 1; l = 0, ..., 8 by binomial sums",
 )
 def value_bias_rate(solve: Solver = worst_case, bound: Bound = value_bound) -> Iterator[Evidence | Curve]:
-    """The bias of the value falls like 2^-l, and stays below the bound."""
+    """The bias of the value decreases like 2^-l and is below the bound."""
     values = [level_mean(TWO_POINTS, k, solve)[0] for k in LEVELS]
     yield _as_enumerated("F^l", values, [two_point_level(k, 0.5, 1.0).value for k in LEVELS])
     F = TWO_POINTS.limit[0]
     curve = _level_curve("bias of the value", "F - F^l", [F - v for v in values], bound)
     yield curve
     yield curve.below_bound()
-    yield curve.exactly(-1, 0.03)  # 2^l (F - F^l) falls from 0.120 to its limit 0.107
+    yield curve.exactly(-1, 0.03)  # 2^l (F - F^l) decreases from 0.120 to its limit 0.107
 
 
 # --- The gradient ---------------------------------------------------------------------------------
 
 
 def squared_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """Lemma EC.5 (tech:sum) (II) and (III)."""
+    """The bound of Lemma EC.5 (II) and (III)."""
     return distribution.lipschitz**2 * distribution.growth(4) * 2.0**-level
 
 
@@ -139,7 +139,7 @@ def gradient_bias_is_bounded(
 def gradient_bias_rate(
     solve: Solver = worst_case, bound: Bound = squared_bound
 ) -> Iterator[Evidence | Curve]:
-    """The squared bias of the gradient falls at least like 2^-l, and stays below the bound."""
+    """The squared bias of the gradient decreases at least like 2^-l and is below the bound."""
     gradients = [float(level_mean(TWO_POINTS, k, solve)[1][0]) for k in LEVELS]
     yield _as_enumerated("grad F^l", gradients, [two_point_level(k, 0.5, 1.0).gradient for k in LEVELS])
     errors = [gradient_error(TWO_POINTS, k, solve) for k in LEVELS]
@@ -168,7 +168,7 @@ def difference_is_bounded(
     weights: Weights = signed_weights,
     bound: Bound = squared_bound,
 ) -> Evidence:
-    """The second moment of the difference of level l is at most L_f^2 e^(4B/eta)/2^l."""
+    """The second moment of G^l is at most L_f^2 e^(4B/eta)/2^l."""
     moment = difference_moment(distribution, level, weights)
     return Evidence.at_most(
         moment, bound(distribution, level), distribution.lipschitz**2 * distribution.rounding
@@ -186,7 +186,7 @@ def difference_is_bounded(
 def difference_rate(
     weights: Weights = signed_weights, bound: Bound = squared_bound
 ) -> Iterator[Evidence | Curve]:
-    """The second moment of the difference of level l falls at least like 2^-l, and stays below the bound."""
+    """The second moment of G^l decreases at least like 2^-l and is below the bound."""
     exact = [two_point_level(k, 0.5, 1.0).moment for k in LEVELS]
     moments: list[float] = []
     for k in ENUMERATED:
@@ -218,9 +218,11 @@ def corrected_smoothness(f: QuadraticLosses) -> float:
     formula=r"\overline{S} = (S_f^2 + L_f^2/\eta) e^{B/\eta} + L_f^2/\eta \, e^{2B/\eta}",
     assumptions="0 <= f <= B, f is L_f-Lipschitz and S_f-smooth in theta; the entropic phi",
     quote=r"$\overline{S}:=(S_f^2 + L_f^2/\eta)e^{B/\eta} + L_f^2/\eta e^{2B/\eta}.$",
-    correction="S_f in the place of S_f^2; even S_f + L_f^2/eta is enough, see G4-sharp",
+    correction="S_f in place of S_f^2; in fact S_f + L_f^2/eta is sufficient (G4-sharp)",
     assessment=Assessment(
-        Kind.MISPRINT, Consequence.NONE, "S_f^2 has another unit than L_f^2/eta, and is too small if S_f < 1."
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "S_f^2 and L_f^2/eta have different units, and the printed constant can be too small if S_f < 1.",
     ),
     corrected=r"\overline{S} = (S_f + L_f^2/\eta) e^{B/\eta} + L_f^2/\eta \, e^{2B/\eta}",
     examples=120,
@@ -237,7 +239,7 @@ def level_is_smooth(
     change, distance = gradient_change(f, places, solve)
     S = smoothness(f)
     note = (
-        f"over a distance of {distance:.4g} the gradient changes by {change:.4g}; allowed {S * distance:.4g}"
+        f"over a distance of {distance:.4g} the gradient changes by {change:.4g}, at most {S * distance:.4g}"
     )
     return Evidence.at_most(change, S * distance, f.rounding, note)
 
@@ -256,23 +258,24 @@ def _flat_parabola() -> Evidence:
     return Evidence(
         change - printed * distance,
         0.0,
-        f"f = 0.05 theta^2 on abs(theta) <= 0.1, so S_f = 0.1, L_f = 0.01, B = 0.0005, eta = 1: the printed "
-        f"constant is {printed:.4g}, and the gradient 0.1 theta changes by {change / distance:.4g} per unit",
+        "f = 0.05 theta^2 on Theta = [-0.1, 0.1], so S_f = 0.1, L_f = 0.01, B = 0.0005, eta = 1: the "
+        f"printed constant is {printed:.4g}, but the gradient 0.1 theta has Lipschitz constant "
+        f"{change / distance:.4g}",
     )
 
 
-# --- Faults ---------------------------------------------------------------------------------------
+# --- Mutants --------------------------------------------------------------------------------------
 
 
 value_bias_is_bounded.mutant("adds the logarithm of the number of points", replaces="solve")(
     with_answer(value=lambda s, losses: s.value + np.log(losses.shape[-1]))
 )
-value_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
-gradient_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
+value_bias_rate.mutant("doubles eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
+gradient_bias_rate.mutant("doubles eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
 
 
-@gradient_bias_is_bounded.mutant("has a constant that falls with B", replaces="bound")
-@difference_is_bounded.mutant("has a constant that falls with B", replaces="bound")
+@gradient_bias_is_bounded.mutant("has a constant that decreases with B", replaces="bound")
+@difference_is_bounded.mutant("has a constant that decreases with B", replaces="bound")
 def _(distribution: DiscreteDistribution, level: int) -> float:
     return distribution.lipschitz**2 * distribution.growth(-4) * 2.0**-level
 

@@ -1,4 +1,4 @@
-"""Section 3 of the paper, Proposition 3 (II), (III) and Assumption 3 (I): second moments, and chi-square."""
+"""Section 3, Proposition 3 (II), (III) and Assumption 3 (I): second moments and chi-square."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MomentBound: TypeAlias = Callable[[float, float, float, int], float]
 
 
 def rounding(distribution: DiscreteDistribution, phi: Divergence) -> float:
-    """What the rounding of f and mu does to weights whose slope in mu is at most 1/(kappa eta)."""
+    """The effect of rounding f and mu on weights whose slope in mu is at most 1/(kappa eta)."""
     return 2.0**-40 * (1 + (max(distribution.f) + distribution.eta) / (KAPPA[phi] * distribution.eta))
 
 
@@ -71,7 +71,7 @@ def sg_bound(lipschitz: float, ratio: float) -> float:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\|V^{SG}\|_2^2 \le 2 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right], \quad "
     r"\mathrm{Var}[V^{SG}] \le \frac{2 L_f^2}{n} \left[1 + \frac{2 \epsilon}{\kappa \eta}\right]",
-    assumptions=("phi kappa-strongly convex, f L_f-Lipschitz, gamma from Algorithm 2 with precision eps"),
+    assumptions="phi kappa-strongly convex, f L_f-Lipschitz, gamma from Algorithm 2 with precision eps",
     examples=150,
     distribution=discrete_distributions(3),
     phi=st.sampled_from(STRONGLY_CONVEX),
@@ -86,7 +86,7 @@ def sg_second_moment(
     solve: RowSolver = algorithm2_rows,
     bound: Bound = sg_bound,
 ) -> Iterator[Evidence]:
-    """E|V|^2 <= 2 L_f^2 (1 + 2 eps/(kappa eta)) for SG, and its variance is at most that over the batch."""
+    """For SG, E|V|^2 <= 2 L_f^2 (1 + 2 eps/(kappa eta)), and Var V is at most this over the batch size."""
     picks, weights = level_weights(
         distribution.f, level, lambda rows: solve(rows, distribution.eta, phi, eps), telescoping=False
     )
@@ -95,7 +95,7 @@ def sg_second_moment(
     yield Evidence.at_most(
         square, limit, rounding(distribution, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}"
     )
-    if level < 2:  # a batch of two data points, by all pairs of draws
+    if level < 2:  # a batch of two data points, over all pairs of draws
         chance = row_solver.chances(distribution.p, picks)
         V = (weights[:, :, None] * np.asarray(distribution.g)[picks]).sum(axis=1)
         pairs = (V[:, None] + V[None, :]) / 2 - mean
@@ -105,7 +105,7 @@ def sg_second_moment(
         )
 
 
-@sg_second_moment.mutant("forgets the factor 2", replaces="bound")
+@sg_second_moment.mutant("omits the factor 2", replaces="bound")
 def _(lipschitz: float, ratio: float) -> float:
     return sg_bound(lipschitz, ratio) / 2
 
@@ -130,14 +130,16 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     formula=r"\mathbb{E}\|V^{RT}\|_2^2 \le \frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 (L + 1) L_f^2 C, "
     r"\quad \mathrm{Var}[V^{RT}] \le \frac{1}{n} \left[\frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 (L + "
     r"1) L_f^2 C\right]",
-    assumptions="phi kappa-strongly convex, f L_f-Lipschitz in theta, chi-square of exact weights at most "
-    "C, gamma from Algorithm 2 with precision eps",
+    assumptions="phi kappa-strongly convex, f L_f-Lipschitz in theta, chi-square of the exact weights at "
+    "most C, gamma from Algorithm 2 with precision eps",
     quote=r"$\bE\|V^{\RTMLMC}(\theta)\|^2_2\le \frac{96L_f^2}{\kappa\eta}\cdot (2^L\epsilon) +6(L+1)L_f^2C.$",
-    correction="with 4 L_f^2 (1 + 2 eps/(kappa eta)) for level 0, and L for L + 1; the order in L stays",
+    correction="add the term 4 L_f^2 (1 + 2 eps/(kappa eta)) of level 0, and replace L + 1 by L. The printed "
+    "bound holds if C >= 2/3, and C can always be chosen that large; the order in L is unchanged",
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.RESULT,
-        "Level 0 has nothing to subtract: its second moment L_f^2 does not shrink with C and eps.",
+        "G^0 = g^0 has nothing to subtract, so its second moment is of order L_f^2 and does not vanish "
+        "with C and eps. The printed bound can therefore fail if C < 2/3.",
     ),
     corrected=r"\mathbb{E}\|V^{RT}\|_2^2 \le 4 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right] + "
     r"\frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 L L_f^2 C",
@@ -155,31 +157,35 @@ def rt_second_moment(
     solve: RowSolver = algorithm2_rows,
     bound: MomentBound = corrected_moment,
 ) -> Iterator[Evidence]:
-    """E|V|^2 of RT-MLMC is bounded by eps, C and L_f."""
+    """E|V|^2 of RT-MLMC is below the corrected bound, and below the printed one if C >= 2/3."""
     _, square = rt_moments(distribution, level, lambda rows: solve(rows, distribution.eta, phi, eps))
     C = largest_chi_square(
         distribution, level, lambda rows: rows_exactly(rows, distribution.eta, phi).weights
     )
-    limit = bound(distribution.lipschitz, C, eps / (KAPPA[phi] * distribution.eta), level)
+    ratio = eps / (KAPPA[phi] * distribution.eta)
+    limit = bound(distribution.lipschitz, C, ratio, level)
     slack = 2 * 4**level * rounding(distribution, phi)  # 1/P(l) times the sum over the points
     yield Evidence.at_most(
         square, limit, slack, f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}, C = {C:.4g}"
     )
+    # Levels l >= 1 need at most 96 (2^L - 1) ratio + 6 L C, which leaves 96 ratio + 6 C for level 0.
+    large = printed_moment(distribution.lipschitz, max(C, 2 / 3), ratio, level)
+    yield Evidence.at_most(square, large, slack, f"the printed bound for C >= 2/3 is {large:.6g}")
 
 
 def _within_assumption_3() -> Iterator[Evidence]:
     yield from in_the_definition(CLIPPED)
     yield from strongly_convex(CLIPPED, 1.0)
-    for f in ([0.0, 1.0], [0.0] * 63 + [1e6], [0.0, 0.5, 1.0, 100.0], [1.0]):
-        weights = rows_exactly(f, 1.0, CLIPPED).weights
-        yield Evidence.at_most(
-            float(row_solver.chi_square(weights)), 0.01, 2.0**-40, f"chi-square <= C, m = {len(f)}"
-        )
+    found = [
+        float(row_solver.chi_square(rows_exactly(f, 1.0, CLIPPED).weights))
+        for f in ([0.0, 1.0], [0.0] * 63 + [1e6], [0.0, 0.5, 1.0, 100.0], [1.0])
+    ]
+    yield Evidence.at_most(max(found), 0.01, 2.0**-40, "chi-square <= C for m = 1, 2, 4 and 64")
 
 
 @rt_second_moment.counterexample(margin=0.6, meets=_within_assumption_3)
 def _level_zero() -> Iterator[Evidence]:
-    # No density exceeds 1.01, so that E zeta^2 - 1 <= 1.01 E zeta - 1 = 0.01 for any data.
+    # No density exceeds 1.01, so E zeta^2 - 1 <= 1.01 E zeta - 1 = 0.01 for any data.
     C, level, eps = 0.01, 3, 1e-9
     distribution = DiscreteDistribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
     mean, square = rt_moments(
@@ -187,10 +193,10 @@ def _level_zero() -> Iterator[Evidence]:
     )
     variance = square - float(mean @ mean)
     limit = printed_moment(distribution.lipschitz, C, eps / distribution.eta, level)
-    words = "phi = (x - 1)^2/2 on [0, 1.01], whose chi-square is at most C = 0.01 for any data; f_theta(z) = "
-    words += "theta, L = 3, eps = 1e-9: G^0 = 1 and G^l = 0 above, so that"
-    for name, value in (("E|V|^2 = 1/P(0) = 2 - 1/8", square), ("the variance is that less 1", variance)):
-        yield Evidence.at_most(value, limit, 0.0, f"{words} {name}: {value:.5g} > 6 (L + 1) C = {limit:.3g}")
+    words = "phi = (x - 1)^2/2 on [0, 1.01] and infinite elsewhere, so chi-square <= C = 0.01 for any data; "
+    words += "f_theta(z) = theta on Theta = R, L = 3, eps = 1e-9: G^0 = 1, G^l = 0 above, and E|V|^2 = 1/P(0)"
+    for name, value in ((words, square), ("in the same example Var V = 1/P(0) - 1", variance)):
+        yield Evidence.at_most(value, limit, 0.0, f"{name} = {value:.5g} > 6 (L + 1) C = {limit:.3g}")
 
 
 rt_second_moment.mutant("the printed bound", replaces="bound")(printed_moment)
@@ -216,14 +222,15 @@ def _coefficient(level: int) -> float:
     r"\bar\gamma\|_\infty + n \|\gamma' - \bar\gamma'\|_\infty + \left|\sum_{i \le n/2} \bar\gamma_i - "
     r"\frac{1}{2}\right| \le \sqrt{\frac{2 \epsilon}{\kappa \eta}} + \left|\sum_{i \le n/2} \bar\gamma_i - "
     r"\frac{1}{2}\right|, \quad n = 2^\ell",
-    assumptions="phi kappa-strongly convex; gamma, gamma' from Algorithm 2, the barred ones exact; level >= "
-    "1",
+    assumptions="phi kappa-strongly convex; gamma, gamma' from Algorithm 2; a bar denotes exact weights; l "
+    ">= 1",
     quote=r"$2^{\ell-1}\|\gamma - \bar{\gamma}\|_{\infty} + 2^{\ell}\|\gamma' - \bar{\gamma}'\|_{\infty}$",
-    correction="the coefficient of the half is 2^(l-2): its 2^(l-1) terms are halved",
+    correction="the coefficient of the second term is 2^(l-2), since its 2^(l-1) terms are halved",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "With 2^l the two terms may reach 2.5 sqrt(2 eps/(kappa eta)), where the next line has it once.",
+        "With 2^l the two terms are bounded by 2.5 sqrt(2 eps/(kappa eta)), but the next line has the "
+        "factor 1.",
     ),
     corrected=r"\frac{n}{2} \|\gamma - \bar\gamma\|_\infty + \frac{n}{4} \|\gamma' - \bar\gamma'\|_\infty "
     r"\le \sqrt{\frac{2 \epsilon}{\kappa \eta}}",
@@ -242,7 +249,7 @@ def half_of_a_level(
     level: int,
     coefficient: Callable[[int], float] = _coefficient,
 ) -> Iterator[Evidence]:
-    """The inexact weights of a half differ by sqrt(2 eps/(kappa eta)) and the excess mass of the half."""
+    """abs(gamma - gamma'/2) sums to at most sqrt(2 eps/(kappa eta)) plus the excess mass of the half."""
     n, half = 2**level, 2 ** (level - 1)
     gamma, part = (to_numpy(algorithm2_rows(array([f[:k]]), eta, phi, eps)) for k in (n, half))
     bar, part_bar = (rows_exactly([f[:k]], eta, phi).weights for k in (n, half))
@@ -263,7 +270,9 @@ def _printed_coefficient() -> Evidence:
     f, eta, eps = [0.0, 1.0, 0.0, 1.0], 0.26, 0.031
     _, evidence = evidence_from(half_of_a_level, f, eta, cressie_read(2), eps, 2, lambda level: 2.0**level)
     return Evidence(
-        evidence.violation, 0.0, f"(x - 1)^2/2, f = {f}, eta = {eta}, eps = {eps}, l = 2: {evidence.note}"
+        evidence.violation,
+        0.0,
+        f"phi = (x - 1)^2/2 on [0, inf), f = {f}, eta = {eta}, eps = {eps}, l = 2: {evidence.note}",
     )
 
 
@@ -289,7 +298,8 @@ def _lemma_of_example_3(gamma: list[Fraction]) -> Fraction:
 
 def _show(gamma: list[Fraction], bound: Mean) -> str:
     words = ", ".join(map(str, gamma))
-    return f"gamma = ({words}): {float(half_variance(gamma)):.4g}, the bound is {float(bound(gamma)):.4g}"
+    shown = f"gamma = ({words}): the variance is {float(half_variance(gamma)):.4g}"
+    return f"{shown}, the bound is {float(bound(gamma)):.4g}"
 
 
 @claim(
@@ -302,11 +312,11 @@ def _show(gamma: list[Fraction], bound: Mean) -> str:
     gamma=simplex(),
 )
 def random_half_variance(gamma: list[Fraction], bound: Mean = _lemma) -> Evidence:
-    """The mass of a random half of m points has variance at most D_chi2/(2m), D_chi2 without a factor 1/2."""
+    """The mass of a random half of m points has variance at most D_chi2/(2m), without 1/2 in D_chi2."""
     return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, _show(gamma, bound))
 
 
-random_half_variance.mutant("has the chi-square of Example 3, with its factor 1/2")(_lemma_of_example_3)
+random_half_variance.mutant("uses the chi-square of Example 3, with its factor 1/2")(_lemma_of_example_3)
 
 
 @claim(
@@ -319,22 +329,22 @@ random_half_variance.mutant("has the chi-square of Example 3, with its factor 1/
     assumptions="gamma in the simplex, m even, I a random half; D_chi2 read as the divergence of Example 3",
     quote=r"$\bE\left[ \sum_{i\in\mathcal{I}}\gamma_i-\frac{1}{2} \right]^2\le "
     r"\frac{1}{2m}D_{\chi^2}(\gamma, \frac{1}{m}\textsf{1}).$",
-    correction="with the factor 1/2 in D_chi2 the bound is D_chi2/(2 (m - 1)), with equality",
+    correction="if D_chi2 includes the factor 1/2, the bound is D_chi2/(2 (m - 1)), with equality",
     corrected=r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 = \frac{1}{2 (m - 1)} "
     r"D_{\phi}\left(\gamma, \frac{1}{m}\right)",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "The paper does not define D_chi2; the code of the source that it cites for the lemma has the factor "
-        "1/2 (chi_square_value of github.com/daniellevy/fast-dro, revision 963c1e1), which makes the bound "
-        "too small by m/(m - 1).",
+        "The paper does not define D_chi2. The code that accompanies the cited source of the lemma "
+        "includes the factor 1/2 (chi_square_value of github.com/daniellevy/fast-dro, revision 963c1e1); "
+        "with it the bound is too small by a factor of m/(m - 1).",
         reading="D_chi2 is the divergence of Example 3, with its factor 1/2",
         others=(Reading("D_chi2 is m sum (gamma_i - 1/m)^2, without the factor", "true: see D7"),),
     ),
     gamma=simplex(),
 )
 def random_half_variance_of_example_3(gamma: list[Fraction], bound: Mean = _lemma_of_example_3) -> Evidence:
-    """The mass of a random half of m points has variance at most D_phi/(2m), phi that of Example 3."""
+    """The mass of a random half of m points has variance at most D_phi/(2m), with phi of Example 3."""
     return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, _show(gamma, bound))
 
 
@@ -344,17 +354,17 @@ ONE_OF_TWO = [Fraction(1), Fraction(0)]
 def _within_two_points() -> Iterator[Evidence]:
     even = len(ONE_OF_TWO) % 2 == 0
     distribution = min(ONE_OF_TWO) >= 0 and sum(ONE_OF_TWO) == 1
-    yield from each(("gamma a probability vector", distribution), ("m is even", even))
+    yield from each(("gamma is a probability vector", distribution), ("m is even", even))
 
 
 @random_half_variance_of_example_3.counterexample(margin=0.12, meets=_within_two_points)
 def _two_points(bound: Mean = _lemma_of_example_3) -> Evidence:
     gamma = ONE_OF_TWO
-    note = f"{_show(gamma, bound)}; half of the two points has mass 1 or 0, and D_phi = ((4 - 1) + (0 - 1))/4"
+    note = f"{_show(gamma, bound)}; either half has mass 1 or 0, and D_phi = ((4 - 1) + (0 - 1))/4 = 1/2"
     return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, note)
 
 
-random_half_variance_of_example_3.mutant("has the chi-square without the factor 1/2")(_lemma)
+random_half_variance_of_example_3.mutant("uses the chi-square without the factor 1/2")(_lemma)
 
 
 # --- One sign on each half ------------------------------------------------------------------------
@@ -366,7 +376,7 @@ random_half_variance_of_example_3.mutant("has the chi-square without the factor 
     verdict=Verdict.HOLDS,
     formula=r"\gamma_i - \frac{1}{2} \gamma_i' \text{ has one sign for } i \le 2^{\ell-1}, \quad \gamma_i - "
     r"\frac{1}{2} \gamma_i'' \text{ has one sign for } i > 2^{\ell-1}",
-    assumptions="exact weights; the paper supposes phi strongly convex, and the kinked ones have it too",
+    assumptions="exact weights; the paper assumes phi strongly convex, but it holds for the other phi too",
     examples=200,
     f=st.one_of(
         st.lists(st.integers(-3, 3).map(float), min_size=8, max_size=8),
@@ -379,10 +389,10 @@ random_half_variance_of_example_3.mutant("has the chi-square without the factor 
 def one_sign_on_each_half(
     f: list[float], eta: float, phi: Divergence, level: int, weights: Weights = signed_weights
 ) -> Iterator[Evidence]:
-    """The weights of a level less those of its two halves have one sign on each half."""
+    """On each half, the difference of the weights of the level and of the half has constant sign."""
     n = 2**level
     w = to_numpy(weights(array(f[:n]), eta, phi, telescoping=True)[1])
-    slack = 2.0**-44 * (1 + max(map(abs, f)) / eta)  # weights move by rounding/eta
+    slack = 2.0**-44 * (1 + max(map(abs, f)) / eta)  # rounding/eta in the weights
     for half in (w[: n // 2], w[n // 2 :]):
         yield Evidence(min(half.max(), -half.min()), slack, f"the weights {half}")
 
@@ -398,7 +408,7 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
 
 
 def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
-    """chi-square of the exact weights, by closed forms."""
+    """Chi-square of the exact weights, by closed forms."""
     return float(
         row_solver.chi_square(row_solver.solve_closed_form(f, eta, phi.family or "", phi.parameter)[1])
     )
@@ -412,12 +422,12 @@ def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     assumptions="phi quadratic or entropic",
     quote=r"Assumption~\ref{Assumption:idf:chi2}\ref{Assumption:chi2} holds by selecting proper divergence "
     r"function $\phi$, such as quadratic or entropy function",
-    correction="true for losses in [0, B], with C as below; for these phi Theorem 2 needs bounded losses",
+    correction="true for losses in [0, B], with C as below. For these phi Theorem 2 needs bounded losses",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "The assumption is for any data points, and one large loss takes all the weight, so that chi-square "
-        "is m - 1.",
+        "The assumption concerns arbitrary losses; a single very large loss takes all the weight, so "
+        "chi-square is m - 1.",
     ),
     corrected=r"C = \sinh^2 \frac{B}{2 \eta} \text{ (entropic)}, \quad C = \frac{B^2}{4 \eta^2} \text{ for "
     r"} B \le 2 \eta, \text{ else } \frac{B}{\eta} - 1 \text{ (quadratic)}",
@@ -434,7 +444,7 @@ def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
 def chi_square_is_bounded(
     f: list[float], B: float, eta: float, phi: Divergence, bound: ChiSquareBound = chi_square_bound
 ) -> Iterator[Evidence]:
-    """The worst-case weights have chi-square at most C whatever the losses in [0, B], and C is attained."""
+    """For losses in [0, B], the worst-case weights have chi-square at most C, and C is attained."""
     losses = tuple(B * v for v in f)
     C = bound(phi, B, eta)
     exact = _chi_square(losses, eta, phi)
@@ -443,13 +453,15 @@ def chi_square_is_bounded(
     yield Evidence.at_most(exact, C, slack * (1 + C), f"chi-square {exact:.6g}, C = {C:.6g}")
     solved = float(row_solver.chi_square(weights))
     yield Evidence.at_most(solved, C, slack * (1 + C), "chi-square of the solver's weights")
-    if phi.family != "indicator":  # whose weights are not unique where losses tie
-        yield Evidence(abs(solved - exact), slack * (1 + exact), "the same, to rounding")
-    # One loss B among m - 1 zeros attains C at the eta that belongs to m.
+    if phi.family != "indicator":  # its weights are not unique if losses tie
+        yield Evidence(abs(solved - exact), slack * (1 + exact), "both agree to rounding")
+    # One loss B and m - 1 zeros attain C at a value of eta that depends on m.
     m = len(f) + 2
     for phi, at in ((ENTROPIC, B / log(m - 1)), (QUADRATIC, B / m)):
         C, reached = bound(phi, B, at), _chi_square((B,) + (0.0,) * (m - 1), at, phi)
-        yield Evidence(abs(C - reached), 2.0**-40 * m * m, f"{phi.name}, one loss of {m}: C is attained")
+        yield Evidence(
+            abs(C - reached), 2.0**-40 * m * m, f"{phi.name}, one nonzero loss of {m}: C is attained"
+        )
     C, reached = bound(QUADRATIC, B, B * m), _chi_square((B, 0.0), B * m, QUADRATIC)
     yield Evidence(abs(C - reached), 2.0**-40, "quadratic, large eta: C is attained")
 
@@ -467,9 +479,9 @@ def _one_large_loss() -> Iterator[Evidence]:
         yield Evidence(
             many,
             0.0,
-            f"{phi.name}, eta = 1, f = (1e6, 0, ..., 0): gamma = (1, 0, ..., 0), of chi-square m - 1: "
+            f"{phi.name} phi, eta = 1, f = (1e6, 0, ..., 0): gamma = (1, 0, ..., 0) has chi-square m - 1: "
             f"{few:.5g} for m = 2, {many:.5g} for m = 64",
         )
 
 
-chi_square_is_bounded.mutant("forgets to halve B/eta")(lambda phi, B, eta: chi_square_bound(phi, 2 * B, eta))
+chi_square_is_bounded.mutant("does not halve B/eta")(lambda phi, B, eta: chi_square_bound(phi, 2 * B, eta))

@@ -1,4 +1,4 @@
-"""Section 3 of the paper, its theorem on smooth nonconvex losses: constants, plans, their cost, and runs."""
+"""Section 3, Theorem 3: smooth nonconvex losses, with constants, plans, costs and runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def variance_bound(distribution: DiscreteDistribution, top: int) -> float:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left\| v(\theta) - \nabla F^L(\theta) \right\|^2"
     r" \le \frac{2 (L+1) L_f^2 e^{4B/\eta}}{n_L}",
-    assumptions="0 <= f <= B, f is L_f-Lipschitz; n_L = 1, as n_L independent data points divide both sides",
+    assumptions="0 <= f <= B, f is L_f-Lipschitz; n_L = 1, since both sides are proportional to 1/n_L",
     distribution=bounded_distributions(),
     top=st.integers(0, 4),
 )
@@ -66,7 +66,7 @@ def variance_is_bounded(
     weights: Weights = signed_weights,
     bound: Bound = variance_bound,
 ) -> Evidence:
-    """The variance of RT-MLMC for one data point is at most 2 (L+1) L_f^2 e^(4B/eta)."""
+    """For one data point, the variance of RT-MLMC is at most 2 (L+1) L_f^2 e^(4B/eta)."""
     mean = exact_level_mean(distribution, top)
     variance = second_moment_of(distribution, top, weights) - float(np.sum(mean**2))
     return Evidence.at_most(
@@ -87,7 +87,7 @@ variance_is_bounded.mutant("does not subtract the halves", replaces="weights")(w
     formula=r"L = \left\lceil \log_2\frac{4 L_f^2 e^{4B/\eta}}{\epsilon^2} \right\rceil, \quad n_L = "
     r"\left\lceil \frac{96 (L+1) L_f^2 e^{4B/\eta}}{\epsilon^2} \right\rceil, \quad T = \left\lceil "
     r"\frac{64 \overline{S} D}{\epsilon^2} \right\rceil \Rightarrow \mathbb{E}\| \cdot \|^2 \le \epsilon^2",
-    assumptions="the lemmas on levels and on SGD, with a true smoothness constant; Euclidean norm",
+    assumptions="the lemmas on levels and on SGD, with a valid smoothness constant; Euclidean norm",
     quote=r"With the configuration of the following hyper-parameters, one can guarantee the RT-MLMC scheme "
     r"finds $\epsilon$-stationary point",
     correction="the theorem stands as printed, with the smoothness constant of G4 in its proof",
@@ -95,7 +95,8 @@ variance_is_bounded.mutant("does not subtract the halves", replaces="weights")(w
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The step and T of the proof rest on the constant of Lemma EC.5 (IV), which has S_f^2 for S_f.",
+        "The theorem states orders, which hold. The step and T of its proof rest on the constant of Lemma "
+        "EC.5 (IV), which has S_f^2 in place of S_f.",
         follows=("G4",),
     ),
     examples=200,
@@ -103,11 +104,11 @@ variance_is_bounded.mutant("does not subtract the halves", replaces="weights")(w
     ratio=powers_of_ten(-3, 0),
 )
 def hyper_parameters_suffice(problem: Setting, ratio: float, table: Table = table_2) -> Evidence:
-    """With the hyper-parameters of the proof the lemmas add up to at most eps^2, constrained or not."""
+    """With the hyper-parameters of the proof, the bounds of the lemmas sum to at most eps^2."""
     eps = ratio * problem.lipschitz
     h = table(problem, eps)
     total = guarantee(problem, h)
-    return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{h}: {total:.4g} for eps^2 = {eps**2:.4g}")
+    return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{h}: {total:.4g}, eps^2 = {eps**2:.4g}")
 
 
 @hyper_parameters_suffice.counterexample(
@@ -118,7 +119,7 @@ def hyper_parameters_suffice(problem: Setting, ratio: float, table: Table = tabl
     ),
 )
 def _step_of_the_printed_constant() -> Evidence:
-    # f does not depend on z, so that F^L = f: neither bias nor noise, and n_L does not matter.
+    # f does not depend on z, so F^L = f: no bias and no noise, and n_L is irrelevant.
     S_f, edge, eps, none = 0.1, 0.1, 1e-3, np.zeros((1, 1))
     L_f, B, eta = S_f * edge, S_f * edge**2 / 2, 1.0
     S = (S_f**2 + L_f**2 / eta) * exp(B / eta) + L_f**2 / eta * exp(2 * B / eta)
@@ -133,9 +134,9 @@ def _step_of_the_printed_constant() -> Evidence:
     return Evidence(
         mean / eps**2,
         0.0,
-        f"f = 0.05 theta^2 on abs(theta) <= 0.1, eta = 1: the printed constant is {S:.4g}, so the step is "
-        f"{step:.3g}, and theta jumps between 0.1 and -0.1; |mapping|^2 = (0.2/{step:.3g})^2 = {mean:.2g} "
-        "for eps^2 = 1e-6",
+        f"f = 0.05 theta^2 on Theta = [-0.1, 0.1], eta = 1: the printed constant is {S:.4g}, so the step "
+        f"size is {step:.3g} and theta alternates between 0.1 and -0.1; |mapping|^2 = (0.2/{step:.3g})^2 = "
+        f"{mean:.2g}, above eps^2 = 1e-6",
     )
 
 
@@ -154,11 +155,12 @@ hyper_parameters_suffice.mutant("a tenth of the steps")(
     formula=r"L = O\left( \log\frac{1}{\epsilon^2} \right); \quad T = \widetilde{O}(\epsilon^{-2}),"
     r" n_L = \widetilde{O}(\epsilon^{-2}), \gamma = O(1); \quad T = \widetilde{O}(\epsilon^{-4}),"
     r" n_L = O(1), \gamma = \widetilde{O}(\epsilon^2)",
-    assumptions="the formulas of the proof at L_f = S = D = 1, B/eta = 0.1; RT-MLMC draws (L+1)/(2 - 2^-L)",
-    remark="Arithmetic on the formulas of the proof; plans that are run are in G6-cost and G6-run.",
+    assumptions="the formulas of the proof at L_f = S = D = 1, B/eta = 0.1; (L+1)/(2 - 2^-L) points per "
+    "sample",
+    remark="Arithmetic on the formulas of the proof; G6-cost and G6-run check plans and runs.",
 )
 def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
-    """The formulas of the proof have the orders of Table 2: cost eps^-4, memory of a batch eps^-2."""
+    """The formulas of the proof have the orders of Table 2: cost eps^-4, memory per batch eps^-2."""
     for constrained in (True, False):
         problem = Setting(1.0, 1.0, 1.0, 10.0, 1.0, constrained)
         made = [table(problem, eps) for eps in EPSILONS]
@@ -180,23 +182,23 @@ def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
             for piece in Curve.of_order(
                 f"{name}, {where}", "1/epsilon", INVERSE_EPSILONS, y, power, logs
             ).within_order():
-                if isinstance(piece, Evidence) or name in ("T", "cost"):  # the curves worth drawing
+                if isinstance(piece, Evidence) or name in ("T", "cost"):  # plot these curves only
                     yield piece
 
 
-exponents_of_table_2.mutant("the square of the steps")(altered(table_2, steps=lambda made: made.steps**2))
+exponents_of_table_2.mutant("squares the number of steps")(altered(table_2, steps=lambda made: made.steps**2))
 
 
 # --- Memory ---------------------------------------------------------------------------------------
 
 
 def expected_points(level: int, steps: int) -> float:
-    """Perturbed points of one data point, in the mean over its level."""
+    """The expected number of perturbed points of one data point."""
     return RTMLMC(level).evaluations
 
 
 def expected_peak(level: int, steps: int) -> float:
-    """The mean of the largest number of points that one of T - 1 data points needs."""
+    """The expected maximum, over T - 1 data points, of the number of perturbed points."""
     below = np.cumsum(RTMLMC(level).probabilities) ** (steps - 1)
     return float(2.0 ** np.arange(level + 1) @ np.diff(below, prepend=0.0))
 
@@ -206,27 +208,27 @@ def expected_peak(level: int, steps: int) -> float:
     id="G7",
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{Memo.} = O(n_L L) = \widetilde{O}(1)",
-    assumptions="no constraint, batches of one data point; the hyper-parameters of the proof",
+    assumptions="Theta unconstrained, batches of one data point; the hyper-parameters of the proof",
     quote=r"then the memory cost of RT-MLMC improves to $\tO(1)$.",
-    remark="Table 2 defines the memory as n_L L, which is the number of points that a step holds on average. "
-    "The largest step of a run holds 2^L = O(epsilon^-2) points at once: 32 on average at epsilon = 1/2, and "
-    "524288 at 1/256. For the entropic phi they may be added up one after the other, so that none is held.",
+    remark="Table 2 defines the memory as n_L L, the average number of points of a step. The largest step "
+    "of a run has 2^L = O(epsilon^-2) points: on average 32 at epsilon = 1/2, and 524288 at 1/256. For the "
+    "entropic phi the points can be processed one by one, so they need not be stored.",
 )
 def memory_in_the_mean(memory: Callable[[int, int], float] = expected_points) -> Iterator[Evidence | Curve]:
-    """Without a constraint a step holds O(log(1/eps)) perturbed points on average."""
+    """Without a constraint, a step has O(log(1/eps)) perturbed points on average."""
     made = [table_2(Setting(1.0, 1.0, 1.0, 10.0, 1.0, False), eps) for eps in EPSILONS]
     y = [memory(h.level, h.steps) for h in made]
     for h, held in zip(made, y, strict=True):
         exact = sum(2.0**k * 2.0**-k / (2 - 2.0**-h.level) for k in range(h.level + 1))
         yield Evidence(abs(held - exact), 2.0**-44 * exact, f"L = {h.level}: {held:.4g} points")
-    yield from Curve.of_order("points held in a step", "1/epsilon", INVERSE_EPSILONS, y, 0, 1).within_order()
-    # What the remark says of the largest step.
+    yield from Curve.of_order("points per step", "1/epsilon", INVERSE_EPSILONS, y, 0, 1).within_order()
+    # The numbers of the remark on the largest step.
     peaks = [expected_peak(h.level, h.steps) for h in made]
     for peak, said in ((peaks[0], 32), (peaks[-1], 524288)):
-        yield Evidence(abs(peak - said), 0.5, f"the largest step of a run holds {peak:.0f} points on average")
+        yield Evidence(abs(peak - said), 0.5, f"the largest step of a run has {peak:.0f} points on average")
 
 
-memory_in_the_mean.mutant("the peak of the run")(expected_peak)
+memory_in_the_mean.mutant("the largest step of the run")(expected_peak)
 
 
 # --- The cost -------------------------------------------------------------------------------------
@@ -241,13 +243,15 @@ memory_in_the_mean.mutant("the peak of the run")(expected_peak)
     assumptions="L_f = S_f = B = eta = 1; plans of projected SGD that guarantee E|mapping|^2 <= epsilon^2",
 )
 def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
-    """An epsilon-stationary point costs O(eps^-4 log^2(1/eps)) perturbed points with RT-MLMC."""
+    """With RT-MLMC, an epsilon-stationary point costs O(eps^-4 log^2(1/eps)) perturbed points."""
     for constrained in (True, False):
         plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
             yield Evidence.at_most(made.bound, eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
-            # Whole steps and points leave little of it unused.
-            yield Evidence.at_most(0.99 * eps**2, made.bound, 0.0, f"no more than epsilon = {eps:.2g} takes")
+            # Rounding to whole steps and points leaves little of the bound unused.
+            yield Evidence.at_most(
+                0.99 * eps**2, made.bound, 0.0, f"the bound for epsilon = {eps:.2g} is nearly used up"
+            )
             if constrained:  # 1/(2 S) with S = S_f + L_f^2/eta
                 yield Evidence(abs(made.step_size - 1 / 4), 0.0, f"the step for epsilon = {eps:.2g}")
         name = "cost, constrained" if constrained else "cost, unconstrained"
@@ -255,7 +259,7 @@ def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve
         yield from Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, costs, 4, 2).within_order()
 
 
-cost_in_epsilon.mutant("draws all levels in full")(
+cost_in_epsilon.mutant("always draws the highest level")(
     altered(nonconvex_plan, estimator=lambda made: SG(made.estimator.level))
 )
 
@@ -276,7 +280,7 @@ def _wave_gradient(theta: Array, x: Array) -> Array:
 def stationarity_of_runs(
     made: Plan, sgd: Sgd, project: Callable[[Array], Array], *, runs: int, seed: int
 ) -> Any:
-    """The mean of |mapping|^2 over all iterates of each run, hence over the choice of one."""
+    """The mean of |mapping|^2 over all iterates of each run, which is its mean at a random iterate."""
     objective = RegularizedLoss(Ball(2, 1.0), ETA, ENTROPIC, made.estimator)
     gradient = stacked_gradient(
         objective, _wave, _wave_gradient, (0.0,), runs=runs, batch=made.batch, seed=seed
@@ -305,24 +309,24 @@ def stationarity_of_runs(
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} - \mathrm{Proj}_{\Theta}\left( "
     r"\widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right] \right\|_2^2 \le \epsilon^2",
-    assumptions="f = 1 - cos(theta - b), b uniform on [-1, 1], eta = 4, epsilon = 0.5; RT-MLMC, from "
-    "theta_1 = 1.6",
+    assumptions="f = 1 - cos(theta - b), b uniform on [-1, 1], Theta = R and [0.5, 3], eta = 4, epsilon = "
+    "0.5; RT-MLMC from theta_1 = 1.6",
     error_level=2 * TEST_LEVEL,
 )
 def random_iterate_of_training(
     plan: Planner = nonconvex_plan, sgd: Sgd = projected_sgd, seed: int = 0
 ) -> Iterator[Evidence]:
-    """Projected SGD finds an epsilon-stationary point, as planned, with and without constraints."""
+    """Projected SGD finds an epsilon-stationary point with the planned steps, constrained or not."""
     problem = {"lipschitz": HEIGHT / 2, "smoothness": HEIGHT / 2, "bound": HEIGHT, "eta": ETA}
     first = float(wave_slope(START, HEIGHT, ETA)) ** 2
-    yield Evidence(2.5 * EPSILON**2 - first, 0.0, f"it starts at a squared slope of {first:.3g}")
-    for constrained, runs in ((False, 12), (True, 4)):  # batches are large under a constraint
+    yield Evidence(2.5 * EPSILON**2 - first, 0.0, f"the initial squared slope is {first:.3g}")
+    for constrained, runs in ((False, 12), (True, 4)):  # with a constraint, batches are large
         project = onto_box(0.5, 3.0) if constrained else onto_box(-np.inf, np.inf)
         made = plan(EPSILON, **problem, constrained=constrained, estimator=RTMLMC)
         values = stationarity_of_runs(made, sgd, project, runs=runs, seed=seed)
         mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
         tail = float(student.isf(TEST_LEVEL, runs - 1))
-        note = f"T = {made.steps}, batch {made.batch}: E|mapping|^2 is {mean:.3g} for {EPSILON**2:.3g}"
+        note = f"T = {made.steps}, batch {made.batch}: E|mapping|^2 is {mean:.3g}, at most {EPSILON**2:.3g}"
         yield Evidence.at_most(mean, EPSILON**2, tail * spread / sqrt(runs), note)
 
 

@@ -1,4 +1,4 @@
-"""Section 4 of the paper: the linearised risk, the certainty equivalent, and the limits of Theorem 4."""
+"""Section 4 of the paper: linearization, the certainty equivalent R1, and the limits in Theorem 4."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ Certainty: TypeAlias = Callable[..., float]
 def linearisation_error(
     points: list[tuple[float, float]], rho: float, ratio: float, phi: Divergence, linear: Linear = surrogate
 ) -> Iterator[Evidence]:
-    """Linearising f changes the regulariser by E[S] rho^2 at most, whatever eta is."""
+    """Linearizing f changes the regularizer by at most E[S] rho^2, for every eta."""
     yield from linearisation(points, rho, ratio, phi, linear, 1.0)
-    # The printed proof has z - z' for z' - z, which is the same for a ball around z.
+    # The printed proof has z - z' instead of z' - z; for a ball around z this makes no difference.
     g, ball = array([[g] for g, _ in points]), Ball(2, rho)
     forward, backward = (linear(v, ball, rho / ratio, phi) for v in (g, -g))
     yield Evidence(
@@ -77,7 +77,7 @@ def linearisation_error(
     )
 
 
-linearisation_error.mutant("forgets eta")(lambda g, ball, eta, phi: surrogate(g, ball, 1.0, phi))
+linearisation_error.mutant("ignores eta")(lambda g, ball, eta, phi: surrogate(g, ball, 1.0, phi))
 
 
 # --- The certainty equivalent ---------------------------------------------------------------------
@@ -91,7 +91,7 @@ linearisation_error.mutant("forgets eta")(lambda g, ball, eta, phi: surrogate(g,
     r"\mathfrak{S}_\eta(X) = \eta \inf_\mu \left\{ \mu + \mathbb{E}\left[\phi^*\left(\frac{X}{\eta} - "
     r"\mu\right)\right] \right\} = \inf_\mu \left\{ \mu + \mathbb{E}\left[\eta \phi^*\left(\frac{X - "
     r"\mu}{\eta}\right)\right] \right\}",
-    assumptions="b uniform on the unit ball; here the Euclidean one, in up to four dimensions",
+    assumptions="b is uniform on the unit ball; checked for the Euclidean ball in up to four dimensions",
     examples=50,
     g=st.lists(SLOPES, min_size=1, max_size=4),
     C=powers_of_ten(-2, 2),
@@ -100,23 +100,23 @@ linearisation_error.mutant("forgets eta")(lambda g, ball, eta, phi: surrogate(g,
 def r1_is_the_certainty_equivalent(
     g: list[float], C: float, phi: Divergence, regulariser: Linear = r1, inside: Certainty = certainty_inside
 ) -> Iterator[Evidence]:
-    """R1 is rho times the certainty equivalent of g.b, whose two forms are equal."""
+    """R1 is rho times the certainty equivalent of g.b, and the two forms of the latter agree."""
     size, rho = float(np.linalg.norm(g)), 0.25
     distribution = (size, len(g), 1 / C, phi.family or "", phi.parameter)
     inner_form, outer_form = inside(*distribution), certainty_outside(*distribution)
-    # Golden section ends within 2e-15 of an interval that is a few size + 1/C wide.
+    # Golden section search stops at 2e-15 of the width of its interval, a few size + 1/C.
     rounding = 1e-14 * (size + 1 / C)
     yield Evidence(abs(inner_form - outer_form), rounding, "the two forms of the certainty equivalent")
     got = mean(regulariser(array([g]), Ball(2, rho), C, phi)) / rho
     yield Evidence(abs(got - outer_form), QUADRATURE * size + rounding, "R1/rho and the certainty equivalent")
 
 
-@r1_is_the_certainty_equivalent.mutant("takes C for 1/C", replaces="regulariser")
+@r1_is_the_certainty_equivalent.mutant("uses 1/C instead of C", replaces="regulariser")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, 1 / C, phi)
 
 
-@r1_is_the_certainty_equivalent.mutant("forgets eta in front of the infimum", replaces="inside")
+@r1_is_the_certainty_equivalent.mutant("omits the factor eta before the infimum", replaces="inside")
 def _(size: float, d: int, eta: float, family: str, parameter: float | None) -> float:
     return certainty_inside(size, d, eta, family, parameter) / eta
 
@@ -134,7 +134,7 @@ CURVED: tuple[tuple[Divergence, tuple[float, float, float]], ...] = (
 
 
 def _fourth_order(derivatives: tuple[float, float, float]) -> float:
-    """c in E~/R3 = 1 + c (rho/eta)^2 + ..., for b uniform on [-1, 1] and g = 1.
+    """The coefficient c in E~/R3 = 1 + c (rho/eta)^2 + ..., for b uniform on [-1, 1] and g = 1.
 
     With phi* = s + a s^2/2 + b s^3/6 + c s^4/24 + ... the certainty equivalent of t b is
     a t^2 m_2/2 + t^4 (c m_4/24 - b^2 m_2^2/(8 a)) + ..., m_2 = 1/3 and m_4 = 1/5.
@@ -151,12 +151,12 @@ def _fourth_order(derivatives: tuple[float, float, float]) -> float:
     verdict=Verdict.HOLDS,
     formula=r"\mathcal{R}_3 = \frac{\rho^2}{2 \eta\, \phi''(1)} \mathbb{E}_z\left[\mathrm{Var}_b[\nabla "
     r"f(z)^\top b]\right], \quad \frac{\widetilde{\mathcal{E}}}{\mathcal{R}_3} \to 1 \quad (\rho/\eta \to 0)",
-    assumptions="phi twice continuously differentiable around 1 with phi''(1) > 0; the gradient is not 0",
+    assumptions="phi is twice continuously differentiable near 1 with phi''(1) > 0; the gradient is nonzero",
 )
 def variance_is_divided_by_curvature(
     regulariser: Linear = r3, linear: Linear = surrogate
 ) -> Iterator[Evidence | Curve]:
-    """The variance is divided by phi''(1), not by 1: the linearised risk over R3 tends to 1."""
+    """R3 needs the factor 1/phi''(1): with it, the ratio of the linearized regularizer to R3 tends to 1."""
     eta = 0.5
     C = (0.3, 0.1, 0.03, 0.01, 0.003)
     g = array([[1.0]])
@@ -173,7 +173,7 @@ def variance_is_divided_by_curvature(
         ]
         lead = _fourth_order(derivatives)
         curve = Curve(
-            f"linearised risk over R3 minus 1, phi = {phi.name}",
+            f"linearized regularizer over R3, minus 1; phi = {phi.name}",
             "rho/eta",
             "abs(E~/R3 - 1)",
             "twice the first term of its expansion",
@@ -182,17 +182,17 @@ def variance_is_divided_by_curvature(
             tuple(2 * abs(lead) * c**2 for c in C),
         )
         yield curve
-        # The next term is about (rho/eta)^2 of this one, a tenth at the first of five scales.
+        # The next term is smaller by about (rho/eta)^2, a tenth at the first of five scales.
         yield curve.exactly(2.0, 0.05)
         yield curve.below_bound()
 
 
-@variance_is_divided_by_curvature.mutant("forgets phi''(1)", replaces="regulariser")
+@variance_is_divided_by_curvature.mutant("omits phi''(1)", replaces="regulariser")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return phi.curvature1 * r3(g, ball, eta, phi)
 
 
-linearisation_error.mutant("gives the largest increase in the ball")(lambda g, ball, eta, phi: r2(g, ball))
+linearisation_error.mutant("returns the largest increase in the ball")(lambda g, ball, eta, phi: r2(g, ball))
 
 
 S = 3.0  # abs(f'') <= 3
@@ -200,7 +200,7 @@ FOUR = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)
 
 
 def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
-    """E = the mean of R(f; z) - f(z) over the two data points."""
+    """The regularizer E: the mean of R(f; z) - f(z) over the two data points."""
 
     def at(z: float) -> float:
         return line_risk(
@@ -223,11 +223,11 @@ def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
     verdict=Verdict.HOLDS,
     formula=r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_1(f;\rho,\eta) \right| = o(\rho) \quad "
     r"(\rho/\eta \to C)",
-    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; two data points each of sin z + z^2 on a "
-    "line and of sin(x) cos(y) + x y/2 in the plane",
+    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; checked for sin z + z^2 on the line and for "
+    "sin(x) cos(y) + x y/2 in the plane, with two data points each",
 )
 def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
-    """With rho/eta -> C, R1 is the regulariser up to o(rho), and up to O(rho^2) if the ratio is C."""
+    """As rho/eta -> C, R1 approximates the regularizer up to o(rho), and up to O(rho^2) if rho/eta = C."""
     C = 2.0
     scales = tuple(10 ** (-k / 2) for k in range(3, 9))
     g = array([[v] for v in GRADIENTS])
@@ -240,22 +240,22 @@ def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
             f"E - R1 at rho/eta = {C:g}, {phi.name} phi",
             "rho",
             "abs(E - R1)",
-            "E[S] rho^2, the paper's linearisation",
+            "E[S] rho^2, the error of linearization",
             scales,
             tuple(error(rho, C, phi) for rho in scales),
             tuple(S * rho**2 for rho in scales),
         )
         yield curve
-        # f has a third derivative, which moves the error by a part of about rho.
+        # The third derivative of f changes the error by a relative amount of about rho.
         yield curve.exactly(2.0, 0.02)
         yield curve.below_bound()
     plane = array(PLANE_GRADIENTS)
-    for phi, ratio in ((ENTROPIC, 2.0), (QUADRATIC, 0.5)):  # the oracle needs a large eta for the second
+    for phi, ratio in ((ENTROPIC, 2.0), (QUADRATIC, 0.5)):  # the quadratic oracle needs a large eta
         curve = Curve(
             f"E - R1 in the plane, rho/eta = {ratio:g}, {phi.name} phi",
             "rho",
             "abs(E - R1)",
-            "E[S] rho^2, the paper's linearisation",
+            "E[S] rho^2, the error of linearization",
             scales,
             tuple(
                 abs(
@@ -273,18 +273,18 @@ def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
         "E - R1 at rho/eta = C (1 + sqrt(rho)), entropic phi",
         "rho",
         "abs(E - R1)",
-        "rho: the paper's o(rho) must fall faster",
+        "rho; the error must fall faster, by the paper's o(rho)",
         scales,
         tuple(error(rho, C * (1 + sqrt(rho)), ENTROPIC) for rho in scales),
         scales,
     )
     yield curve
-    # rho abs(rho/eta - C) is rho^1.5, with rho^2 beside it, a fifth of it at the first scale.
+    # rho abs(rho/eta - C) is of order rho^1.5; the term rho^2 is a fifth of it at the first scale.
     yield curve.exactly(1.5, 0.1)
     yield curve.below_bound()
 
 
-r1_at_a_fixed_ratio.mutant("takes C for 1/C")(lambda g, ball, C, phi: r1(g, ball, 1 / C, phi))
+r1_at_a_fixed_ratio.mutant("uses 1/C instead of C")(lambda g, ball, C, phi: r1(g, ball, 1 / C, phi))
 
 
 # --- rho/eta -> infinity --------------------------------------------------------------------------
@@ -299,23 +299,23 @@ r1_at_a_fixed_ratio.mutant("takes C for 1/C")(lambda g, ball, C, phi: r1(g, ball
     assumptions="the gradient of f is Lipschitz; rho, eta -> 0; Assumption 1 on phi",
     quote=r"When $\rho/\eta\to\infty$ and suppose additionally Assumption~\ref{Assumption:divergence} holds, "
     r"then",
-    correction="true if phi is finite on (0, inf), as in Examples 2 to 5",
+    correction="true if phi is also finite on (0, inf), as it is in Examples 2 to 5",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "It repeats the argument of Proposition 1, and needs the same condition on phi near 0.",
+        "Its proof uses the argument of Proposition 1, and so needs the same condition on phi.",
         follows=("B1",),
     ),
     corrected=r"(0,\infty) \subseteq \mathrm{dom}\,\phi \;\Rightarrow\; \left| \mathcal{E} - \mathcal{R}_2 "
     r"\right| = o(\rho)",
 )
 def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
-    """With rho/eta -> infinity, the dual norm of the gradient is the regulariser up to o(rho)."""
+    """As rho/eta -> infinity, the dual norm of the gradient, times rho, is the regularizer up to o(rho)."""
     scales = tuple(10.0**-k for k in (2, 3, 4, 5, 6))
     g = array([[v] for v in GRADIENTS])
     rates = {ENTROPIC: -0.4, QUADRATIC: -0.25, ABSOLUTE: -0.5, HINGE: -0.5}
     for phi in FOUR:
-        # eta = rho^1.5, so that rho/eta = rho^-0.5 and eta is larger than the error of linearisation.
+        # With eta = rho^1.5, rho/eta = rho^-0.5 and eta exceeds the error of linearization.
         y = [abs(true_regulariser(rho, rho**1.5, phi) - mean(regulariser(g, Ball(2, rho)))) for rho in scales]
         bound = [
             S * rho + float(np.mean([shortfall_of_r1(v, rho**-0.5, phi) for v in GRADIENTS]))
@@ -325,14 +325,14 @@ def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curv
             f"(E - R2)/rho at rho/eta = rho^-0.5, {phi.name} phi",
             "1/rho",
             "abs(E - R2)/rho",
-            "E[S] rho + what the linear risk lacks of the dual norm",
+            "E[S] rho + the shortfall of R1 below the dual norm",
             tuple(1 / rho for rho in scales),
             tuple(v / rho for v, rho in zip(y, scales, strict=True)),
             tuple(bound),
         )
         yield curve
-        # In C = rho/eta: log(C)/C, C^-1/2, 1/C, 1/C. The logarithm costs a fifth of the first exponent, and
-        # the curvature, rho beside rho^0.5, 0.014 of the last.
+        # In C = rho/eta the rates are log(C)/C, C^-1/2, 1/C, 1/C. The logarithm takes a fifth of the first
+        # exponent; the curvature, of order rho beside rho^0.5, 0.014 of the last.
         yield curve.at_most(rates[phi], 0.02)
         yield curve.below_bound(QUADRATURE)
     box = [(1.0, 1.0), (-2.0, 2.0)]
@@ -342,7 +342,7 @@ def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curv
         "(E - R2)/rho at rho/eta = rho^-0.5, entropic phi, norm inf in the plane",
         "1/rho",
         "abs(E - R2)/rho",
-        "E[S] rho + what the linear risk lacks of the dual norm",
+        "E[S] rho + the shortfall of R1 below the dual norm",
         tuple(1 / rho for rho in scales),
         tuple(abs(a - b) / rho for a, b, rho in zip(y, R2, scales, strict=True)),
         tuple(3 * rho + sum(shortfall_of_r1(a, rho**-0.5, ENTROPIC) for a, _ in box) for rho in scales),
@@ -363,13 +363,14 @@ def _infinite_near_zero() -> Iterator[Evidence]:
     yield Evidence(
         printed - exact,
         0.0,
-        "phi = abs(x - 1) on [1/2, inf), f = z, rho/eta = 1e4: half of the uniform distribution on [-1, 1] stays, so "
-        f"that E/rho is below 1/2: {exact:.4f}, and R2/rho = {printed:g}",
+        "phi = abs(x - 1) on [1/2, inf), infinite elsewhere; f(z) = z on the line, rho/eta = 1e4. The "
+        "density is at least 1/2, so half of the uniform distribution on [-1, 1] remains and E/rho is below "
+        f"1/2: {exact:.4f}, while R2/rho = {printed:g}",
     )
-    yield Evidence(printed - got, 0.0, f"the library finds the same: {got:.4f}")
+    yield Evidence(printed - got, 0.0, f"the library computes the same value: {got:.4f}")
 
 
-@r2_at_a_large_ratio.mutant("takes the norm itself, not its dual")
+@r2_at_a_large_ratio.mutant("uses the norm instead of its dual")
 def _(g: Array, ball: Ball) -> Array:
     return ball.radius * ball.length(g)
 
@@ -378,7 +379,7 @@ def _(g: Array, ball: Ball) -> Array:
 
 
 def _exact_regulariser(rho: float, eta: float, phi: Divergence) -> Any:
-    """E for f(z) = sin z + z^2 at the two data points, in 40 digits; quadratic phi for rho/eta small."""
+    """The regularizer E of sin z + z^2 at the two data points, in 40 digits; for small rho/eta."""
     with mp.workdps(40):
         return mp.fsum(_exact_at(mp.mpf(z), mp.mpf(rho), mp.mpf(eta), phi) for z in DATA) / len(DATA)
 
@@ -406,16 +407,17 @@ def _variance(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> f
     verdict=Verdict.HOLDS,
     formula=r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_3(f;\rho,\eta) \right| = o(\rho) \quad "
     r"(\rho/\eta \to 0)",
-    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; phi'' continuous around 1, phi''(1) > 0; the "
-    "losses of H3, on a line and in the plane",
+    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; phi'' is continuous near 1 and phi''(1) > 0; "
+    "checked for the losses of H3",
     quote=r"When $\rho/\eta\to 0$ and suppose additionally that $\phi(t)$ is two times continuously "
     r"differentiable in a neighborhood of $t=1$ with $\phi''(1)>0$, then $\Big| "
     r"\mathcal{E}_{\hP}(f;\rho,\eta) - \mathcal{R}_3(f; \rho,\eta) \Big|=o(\rho).$",
-    remark="It is true, and says less than is meant: E and R3 are o(rho) themselves, so that 0 and 7 R3 "
-    "would do as well. The proof shows an error of o(rho^2/eta), which singles out R3: see H5-sharp.",
+    remark="The statement is true but weaker than intended: E and R3 are themselves o(rho), so that 0 or 7 "
+    "R3 in place of R3 satisfies it too. The proof gives an error of o(rho^2/eta), which determines R3: see "
+    "H5-sharp.",
 )
 def r3_within_o_of_rho(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
-    """With rho/eta -> 0, the variance R3 is the regulariser up to o(rho); so are 0 and 7 R3."""
+    """As rho/eta -> 0, the variance term R3 is the regularizer up to o(rho), and so are 0 and 7 R3."""
     for phi, where in ((ENTROPIC, "on a line"), (QUADRATIC, "on a line"), (ENTROPIC, "in the plane")):
         if where == "on a line":
             excess = [float(_exact_regulariser(rho, sqrt(rho), phi)) for rho in SCALES]
@@ -429,14 +431,14 @@ def r3_within_o_of_rho(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
                 f"abs(E - {name})/rho at eta = sqrt(rho), {phi.name} phi, {where}",
                 "rho",
                 f"abs(E - {name})/rho",
-                "1: the paper's o(rho) must fall below it",
+                "1; the ratio must tend to 0, by the paper's o(rho)",
                 SCALES,
                 tuple(abs(e - factor * v) / rho for e, v, rho in zip(excess, R3, SCALES, strict=True)),
                 (1.0,) * len(SCALES),
             )
             if factor == 1.0:
                 yield curve
-            # o(rho): the ratio falls with rho. It is rho for R3, and sqrt(rho) for the others.
+            # The ratio is of order rho for R3, and sqrt(rho) for 0 and 7 R3.
             yield Evidence(0.4 - curve.fit.slope, 0.0, f"{curve.title}: exponent {curve.fit}")
             yield curve.below_bound()
 
@@ -446,7 +448,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, ball, eta, phi) / ball.radius
 
 
-# From rho = 0.1 the remainder is not monotone: two of its terms cancel there.
+# Near rho = 0.1 the remainder is not monotone, as two of its terms cancel.
 SCALES = tuple(10 ** (-k / 2) for k in range(4, 11))
 
 
@@ -458,10 +460,10 @@ SCALES = tuple(10 ** (-k / 2) for k in range(4, 11))
     formula=r"\mathcal{E} = \mathcal{R}_3 + o\left(\frac{\rho^2}{\eta}\right); \quad \mathcal{E} = "
     r"\mathcal{R}_3 + \frac{\rho^2}{2} \mathbb{E}_z \mathbb{E}_b[b^\top \nabla^2 f(z) b] + "
     r"O\left(\frac{\rho^4}{\eta^3}\right) + o(\rho^2)",
-    assumptions="as for H5; for the second, f is twice continuously differentiable",
+    assumptions="as in H5; for the second formula, f is twice continuously differentiable",
 )
 def r3_at_a_small_ratio(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
-    """With rho/eta -> 0, R3 and the curvature of f are the regulariser up to o(rho^2) + O(rho^4/eta^3)."""
+    """As rho/eta -> 0, R3 plus a curvature term is the regularizer up to o(rho^2) + O(rho^4/eta^3)."""
     scales = SCALES
     bend = float(np.mean(BENDS)) / 6  # E_b[b H b]/2 = H/6
     for phi, order in ((ENTROPIC, 2.5), (QUADRATIC, 3.5)):
@@ -471,13 +473,13 @@ def r3_at_a_small_ratio(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
             f"E - R3 at eta = sqrt(rho), {phi.name} phi",
             "rho",
             "abs(E - R3)",
-            "rho^2/eta, the size of R3: the error must fall faster",
+            "rho^2/eta, the order of R3; the error must fall faster",
             scales,
             tuple(abs(float(e - v)) for e, v in zip(excess, R3, strict=True)),
             tuple(rho**1.5 for rho in scales),
         )
         yield curve
-        # rho^4/eta^3 beside rho^2 is a part of sqrt(rho).
+        # rho^4/eta^3 is smaller than rho^2 by a factor of sqrt(rho).
         yield curve.exactly(2.0, 0.02)
         yield curve.below_bound()
         rest = [abs(float(e - v - bend * rho**2)) for e, v, rho in zip(excess, R3, scales, strict=True)]
@@ -491,23 +493,23 @@ def r3_at_a_small_ratio(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
             tuple(rho**2.5 + rho**3 for rho in scales),
         )
         yield curve
-        # rho^4/eta^3 for the entropic phi, with rho^4/eta^2 beside it; rho^4/eta for the quadratic one.
+        # rho^4/eta^3 and a smaller term rho^4/eta^2 for the entropic phi; rho^4/eta for the quadratic one.
         yield curve.exactly(order, 0.1)
         yield curve.below_bound()
         ratio = float(excess[-1]) / R3[-1]
         yield Evidence(abs(ratio - 1), 0.01, f"E/R3 = {ratio:.4f} at rho = 1e-5, {phi.name} phi")
 
 
-r3_at_a_small_ratio.mutant("is seven times R3")(lambda g, ball, eta, phi: 7 * r3(g, ball, eta, phi))
+r3_at_a_small_ratio.mutant("returns 7 R3")(lambda g, ball, eta, phi: 7 * r3(g, ball, eta, phi))
 
 
 # --- R1 between R3 and R2 -------------------------------------------------------------------------
 
 
 def _cap(C: float, cost: Callable[[float], float]) -> float:
-    """A bound on 1 - R1/R2 in the unit disc, from the uniform distribution on the cap x >= 1 - h, for the best h.
+    """A bound on 1 - R1/R2 in the unit disc: the uniform distribution on a cap x >= 1 - h, for the best h.
 
-    It loses h at most of the dual norm, and costs D(cap)/C.
+    Its mean falls short of the dual norm by at most h, and it costs D(cap)/C.
     """
     best = 1.0
     for h in np.geomspace(1e-6, 1.0, 200).tolist():
@@ -529,14 +531,15 @@ COSTS: dict[Divergence, Callable[[float], float]] = {
     verdict=Verdict.HOLDS,
     formula=r"\frac{\mathcal{R}_1}{\mathcal{R}_2} \to 1 \quad (C \to \infty), \qquad "
     r"\frac{\mathcal{R}_1}{\mathcal{R}_3} \to 1 \quad (C \to 0,\ \eta = \rho/C)",
-    assumptions="phi finite on (0, inf) for the first, phi''(1) > 0 for the second; the gradient is not 0",
+    assumptions="phi is finite on (0, inf) for the first limit, phi''(1) > 0 for the second; the gradient "
+    "is nonzero",
 )
 def r1_interpolates(
     oce: Linear = r1, largest: Variation = r2, smallest: Linear = r3
 ) -> Iterator[Evidence | Curve]:
-    """R1 lies between the two others: it tends to R2 as C -> infinity, and to R3 as C -> 0."""
+    """R1 interpolates: it tends to R2 as C -> infinity, and to R3 as C -> 0."""
     ball, d = Ball(2, 0.05), 2
-    # A length of 1 in two dimensions, and another that is not.
+    # One gradient of length 1, and one of another length.
     for v in ([0.6, 0.8], [1.2, 0.7]):
         g, size = array([v]), float(np.linalg.norm(v))
         for phi in (ENTROPIC, QUADRATIC):
@@ -550,14 +553,14 @@ def r1_interpolates(
                 f"1 - R1/R2 in the plane, abs(g) = {size:.2g}, {phi.name} phi",
                 "C",
                 "abs(1 - R1/R2)",
-                "the uniform distribution on a cap of the disc",
+                "bound from the uniform distribution on a cap of the disc",
                 wide,
                 tuple(abs(1 - value / top) for value in got),
                 tuple(_cap(C * size, COSTS[phi]) for C in wide),
             )
             yield curve
             yield curve.below_bound()
-            # log(C)/C, whose logarithm costs a fifth; and C^(-2/(d + 3)), as the disc narrows to its edge.
+            # log(C)/C, whose logarithm takes a fifth of the exponent; and C^(-2/(d + 3)).
             yield curve.at_most(*((-0.8, 0.0) if phi is ENTROPIC else (-0.4, 0.01)))
         narrow = (1.0, 0.3, 0.1, 0.03, 0.01)
         ratios = [
@@ -567,20 +570,20 @@ def r1_interpolates(
             f"1 - R1/R3 in the plane, abs(g) = {size:.2g}, entropic phi",
             "C",
             "abs(1 - R1/R3)",
-            "(C abs(g))^2/(2 (d + 2)(d + 4)), its first term",
+            "(C abs(g))^2/(2 (d + 2)(d + 4)), the first term of its expansion",
             narrow,
             tuple(abs(1 - r) for r in ratios),
             tuple((C * size) ** 2 / (2 * (d + 2) * (d + 4)) for C in narrow),
         )
         yield curve
-        # The next term is a part of (C abs(g))^2/20; rounding of R1 is magnified by 1/C^2.
+        # The next term is smaller by about (C abs(g))^2/20; rounding errors of R1 are magnified by 1/C^2.
         yield curve.exactly(2.0, 0.02)
         yield curve.below_bound(1e-7)
 
 
-r1_interpolates.mutant("keeps C = 1", replaces="oce")(lambda g, ball, C, phi: r1(g, ball, 1.0, phi))
+r1_interpolates.mutant("uses C = 1", replaces="oce")(lambda g, ball, C, phi: r1(g, ball, 1.0, phi))
 
 
-@r1_interpolates.mutant("takes eta = rho C", replaces="smallest")
+@r1_interpolates.mutant("uses eta = rho C", replaces="smallest")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, ball, ball.radius**2 / eta, phi)

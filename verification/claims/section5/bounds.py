@@ -1,4 +1,4 @@
-"""Section 5 of the paper: the covering-number bound, and its examples of linear classifiers and networks."""
+"""Section 5: the covering-number bound, and its examples of linear classifiers and networks."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ Bound: TypeAlias = Callable[[int, float, LogCovering], CoveringBound]
 
 @cache
 def _population() -> tuple[Any, Any]:
-    """Robust losses (33, 162) of 33 ramp classifiers at all points of a population, and its distribution.
+    """Logits of 33 classifiers at all points of a finite population, and the population's distribution.
 
-    x is on a grid of 81 points, y one of two classes; classifier j has logits (x - c_j, c_j - x).
+    x is on a grid of 81 points with 9 perturbations, y is one of two classes; logits (x - c_j, c_j - x).
     """
     x, thresholds = np.linspace(-2, 2, 81), np.linspace(-1.6, 1.6, 33)
     b = np.linspace(-0.2, 0.2, 9)
@@ -56,6 +56,7 @@ def _population() -> tuple[Any, Any]:
 
 
 def _robust_losses() -> Any:
+    """Robust ramp losses of shape (33, 162)."""
     t, _ = _population()
     xp = active().namespace
     values = []
@@ -72,21 +73,25 @@ def _robust_losses() -> Any:
     formula=r"R_{adv}(\theta) \le \widehat{R}_{adv}(\theta) + \inf_{\alpha > 0} \left( 8 \alpha + "
     r"\frac{24}{\sqrt{n}} \int_\alpha^1 \sqrt{\log \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, |\cdot|)} "
     r"d\epsilon \right) + 3 \sqrt{\frac{\log(2/\delta)}{n}}",
-    assumptions="losses in [0, 1]; n independent data points; probability 1 - delta, for all theta at once",
+    assumptions="losses in [0, 1]; n independent data points; with probability 1 - delta, uniformly in theta",
     error_level=5 * TEST_LEVEL,  # four sizes, and the slope
 )
 def covering_number_bound(bound: Bound = covering_bound, seed: int = 0) -> Iterator[Evidence | Curve]:
-    """With probability 1 - delta no risk of the class lies above that of the sample plus the bound."""
+    """With probability 1 - delta, every risk of the class is at most its sample value plus the bound."""
     delta = 0.1
     for n in (10, 1000, 100_000):
         for log_covering in (lambda eps: log(33), lambda eps: 4 / eps**2, lambda eps: 4 * log(1 + 5 / eps)):
             got = bound(n, delta, log_covering)
             at = printed_bound(n, delta, log_covering, max(got.alpha, 1e-12))
-            # alpha = 0 stands for the limit, of which 1e-12 leaves 3e-11 or less.
-            yield Evidence(abs(got.total - at) / at, 1e-9, f"n = {n}: the printed sum at its alpha")
+            # alpha = 0 denotes the limit; at 1e-12 the bound differs from it by at most 3e-11.
+            yield Evidence(
+                abs(got.total - at) / at, 1e-9, f"n = {n}: the printed bound at the returned alpha"
+            )
             for alpha in np.geomspace(1e-6, 1, 25).tolist():
                 least = printed_bound(n, delta, log_covering, alpha)
-                yield Evidence(got.total / least - 1, 1e-9, f"n = {n}: the least over alpha, {alpha:g}")
+                yield Evidence(
+                    got.total / least - 1, 1e-9, f"n = {n}: at most the printed bound at alpha = {alpha:g}"
+                )
     losses, distribution = _robust_losses(), _population()[1]
     rng = np.random.default_rng(seed)
     sizes, gaps, totals = (100, 1000, 10_000, 100_000), [], []
@@ -96,25 +101,27 @@ def covering_number_bound(bound: Bound = covering_bound, seed: int = 0) -> Itera
         total = bound(n, delta, lambda eps: log(33)).total
         failures = int((gap > total).sum())
         allowed = int(stats.binom.ppf(1 - TEST_LEVEL, 300, delta))
-        yield Evidence(failures, allowed, f"n = {n}: {failures} of 300 samples above the bound {total:.3f}")
+        yield Evidence(
+            failures, allowed, f"n = {n}: the gap exceeds the bound {total:.3f} in {failures} of 300 samples"
+        )
         gaps.append(float(gap.mean()))
         totals.append(total)
     curve = Curve(
         "largest gap of 33 ramp classifiers, mean over 300 samples",
         "n",
-        "max over the class of R_adv - its sample value",
-        "the paper's bound at delta = 0.1",
+        "max over the class of R_adv minus its sample value",
+        "printed bound at delta = 0.1",
         sizes,
         tuple(gaps),
         tuple(totals),
     )
     yield curve
-    # 300 samples give the mean gap to about 3 %, and the slope to 0.005: ten times less than this.
+    # 300 samples give the mean gap to about 3 %, and the slope to 0.005, a tenth of the tolerance.
     yield curve.exactly(-0.5, 0.05)
     yield curve.below_bound()
 
 
-covering_number_bound.mutant("leaves the class out of the bound")(
+covering_number_bound.mutant("omits the covering number")(
     lambda n, delta, log_covering: covering_bound(n, delta, lambda eps: 0.0)
 )
 
@@ -131,9 +138,9 @@ SIZES = st.integers(1, 6).map(lambda k: 10**k)
     formula=r"\log \mathcal{N} = \frac{A^2}{\epsilon^2},\ A = \frac{\Lambda \sqrt{d} (\Psi + \sqrt{d} "
     r"\rho)}{\varrho} \;\Rightarrow\; R_{adv} \le \widehat{R}_{adv} + 3 \sqrt{\frac{\log(2/\delta)}{n}} + "
     r"\frac{8}{n} + \widetilde{O}\left(\frac{A}{\sqrt{n}}\right)",
-    assumptions="the covering number as quoted by the paper, its hidden constant taken as 1",
-    remark="Arithmetic on the printed formulas, through the functions that compute them; no data are drawn. "
-    "What covers the class is measured in I5-explicit.",
+    assumptions="the covering number quoted in the paper, with hidden constant 1",
+    remark="Arithmetic on the printed formulas, as the library computes them; no data are drawn. I5-explicit "
+    "constructs coverings of the class.",
     examples=60,
     family=linear_classes(),
     n=SIZES,
@@ -145,7 +152,7 @@ def linear_class_bound(
     capacity: Capacity = linear_capacity,
     order: Capacity = excess_order,
 ) -> Iterator[Evidence]:
-    """log N = A^2/eps^2 and alpha = 1/n make 8/n + 24 A log n/sqrt n, the paper's order."""
+    """log N = A^2/eps^2 and alpha = 1/n give 8/n + 24 A log n/sqrt n, the order of the paper."""
     A, delta = capacity(**family), 0.1
     d, Lambda, Psi, rho, varrho = (family[k] for k in ("d", "Lambda", "Psi", "rho", "varrho"))
     square = Lambda**2 * d * (Psi + sqrt(d) * rho) ** 2 / varrho**2
@@ -153,15 +160,17 @@ def linear_class_bound(
     at = printed_bound(n, delta, lambda eps: A**2 / eps**2, 1 / n)
     tail = 3 * sqrt(log(2 / delta) / n)
     closed = tail + 8 / n + 24 * A * log(n) / sqrt(n)
-    yield Evidence(abs(at / closed - 1), 1e-9, "the integral is A log n")  # scipy's own accuracy
+    yield Evidence(
+        abs(at / closed - 1), 1e-9, "the integral is A log n"
+    )  # the accuracy of scipy's quadrature
     yield Evidence(
         abs(order(n, delta, A, constant=24 * log(n)) / closed - 1), 2.0**-44, "the order of the excess"
     )
     total = bound(n, delta, lambda eps: A**2 / eps**2).total
-    yield Evidence(total / closed - 1, 1e-9, "the bound is no larger")
+    yield Evidence(total / closed - 1, 1e-9, "the bound is at most this")
 
 
-linear_class_bound.mutant("forgets the root of d", replaces="capacity")(
+linear_class_bound.mutant("omits the root of d", replaces="capacity")(
     lambda **family: linear_capacity(**family) / sqrt(family["d"])
 )
 
@@ -176,13 +185,13 @@ LogNumber: TypeAlias = Callable[..., float]
     verdict=Verdict.HOLDS,
     formula=r"\log \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty) \le 4.4\, K \,"
     r"\frac{\Lambda^2 d (\Psi + \sqrt{d} \rho)^2}{\epsilon^2 \varrho^2}",
-    assumptions="K classes; where 2 Lambda (Psi + sqrt(d) rho)/varrho <= epsilon one centre is enough; else "
-    "the explicit covering number, which I5-explicit checks against centres that are counted",
+    assumptions="K classes; if 2 Lambda (Psi + sqrt(d) rho)/varrho <= epsilon one centre is sufficient, "
+    "otherwise the explicit covering number, which I5-explicit compares with constructed coverings",
     quote=r"it holds that $\log\mathcal{N}(\mathcal{G}_{\mid_{S}}, \epsilon, \|\cdot\|_{\infty}) = "
     r"\widetilde{O}( \frac{\Lambda^2d(\Psi + \sqrt{d}\rho)^2}{\epsilon^2\varrho^2} )$",
-    remark="The source of the quotation hides logarithms alone; the constant found here, 4.4 K, grows with "
-    "the number of classes. The covering number quoted for networks (Example 7) is not derived here: I6 "
-    "checks that the two agree for one layer.",
+    remark="The cited result hides only logarithms; the constant 4.4 K found here grows with the number of "
+    "classes. The covering number quoted for networks (Example 7) is not derived here; I6 checks that the "
+    "two agree for one layer.",
     examples=200,
     family=linear_classes(),
     K=st.integers(2, 10),
@@ -195,15 +204,13 @@ def quoted_covering_follows(
     d, Lambda, Psi, rho, varrho = (family[k] for k in ("d", "Lambda", "Psi", "rho", "varrho"))
     reach = Lambda * (Psi + sqrt(d) * rho) / varrho
     eps = reach / t
-    # Losses of the class differ by 2 reach at most, which one centre covers.
+    # Losses of the class differ by at most 2 reach, which one centre covers.
     own = 0.0 if eps >= 2 * reach else log_number(eps, K=K, **family)
     quoted = 4.4 * K * d * reach**2 / eps**2
     return Evidence.at_most(own, quoted, 2.0**-40 * quoted, f"log N = {own:.4g}, quoted {quoted:.4g}")
 
 
-quoted_covering_follows.mutant("a centre for each tenth of epsilon")(
-    lambda eps, **family: linear_covering(eps / 10, **family)
-)
+quoted_covering_follows.mutant("uses epsilon/10")(lambda eps, **family: linear_covering(eps / 10, **family))
 
 
 @claim(
@@ -212,13 +219,13 @@ quoted_covering_follows.mutant("a centre for each tenth of epsilon")(
     verdict=Verdict.HOLDS,
     formula=r"\frac{\Lambda \sqrt{d} (\Psi + \sqrt{d} \rho)/(\varrho \sqrt{n})}{\Lambda \Psi/\sqrt{n}} = "
     r"\frac{\sqrt{d} + d \rho/\Psi}{\varrho} = O(d)",
-    assumptions="the lower bound Lambda Psi/sqrt(n) as the paper quotes it; rho/Psi and varrho fixed",
+    assumptions="the lower bound Lambda Psi/sqrt(n) as quoted in the paper; rho/Psi and varrho fixed",
     quote=r"our generalization bound for the linear function class matches the lower bound in terms of the "
     r"parameters $\Psi$, $\Lambda$, and $n$, but introduces an additional $O(d)$ term",
-    remark="An arithmetic statement on two formulas, of which the lower bound is quoted from elsewhere.",
+    remark="Arithmetic on two formulas; the lower bound is quoted from the literature.",
 )
 def bound_is_d_times_the_lower_one(capacity: Capacity = linear_capacity) -> Iterator[Evidence | Curve]:
-    """The bound for linear classes is a multiple of the lower bound that depends on d alone, at most d."""
+    """The bound for linear classes is O(d) times the lower bound, for fixed rho/Psi and varrho."""
     sizes = (1, 4, 16, 64, 256)
     for rho in (0.0, 0.1, 1.0):
         ratios = []
@@ -230,7 +237,7 @@ def bound_is_d_times_the_lower_one(capacity: Capacity = linear_capacity) -> Iter
                 yield Evidence(abs(ratio / exact - 1), 2.0**-46, f"d = {d}, Lambda = {Lambda}, Psi = {Psi}")
             ratios.append(ratio)
         curve = Curve(
-            f"the bound over the lower one, rho/Psi = {rho:g}",
+            f"bound over lower bound, rho/Psi = {rho:g}",
             "d",
             "ratio",
             "(1 + rho/Psi) d",
@@ -243,7 +250,7 @@ def bound_is_d_times_the_lower_one(capacity: Capacity = linear_capacity) -> Iter
         yield curve.at_most(1.0, log(1.01))
 
 
-bound_is_d_times_the_lower_one.mutant("takes the root of d twice")(
+bound_is_d_times_the_lower_one.mutant("applies the root of d twice")(
     lambda **family: linear_capacity(**family) * sqrt(family["d"])
 )
 
@@ -252,7 +259,7 @@ bound_is_d_times_the_lower_one.mutant("takes the root of d twice")(
 
 
 def network_covering(A: float, eps: float) -> float:
-    """log N of the network class up to constants and logarithms, A being its capacity."""
+    """log N of a network class with capacity A, up to constants and logarithms."""
     return A**2 / eps**2
 
 
@@ -267,12 +274,12 @@ Covering: TypeAlias = Callable[[float, float], float]
     r"\epsilon} \prod_l s_l^2 \sum_l \frac{a_l^2}{s_l^2} \right)",
     assumptions="L layers, 1-Lipschitz activations, ramp loss of margin varrho",
     quote=r"$\frac{L^2{d}(\Psi + \sqrt{d}\rho)^2}{\varrho^2\epsilon}$",
-    correction="epsilon is squared, as in Example 6, and as the bound that follows needs it",
+    correction="epsilon^2 in place of epsilon, as in Example 6 and as the bound that follows requires",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "With one layer it is to be the linear class of Example 6, and the loss enters by varrho epsilon "
-        "alone; as printed neither is so.",
+        "For one layer the formula should agree with Example 6, and it should depend on varrho and epsilon "
+        "only through varrho epsilon; as printed, neither is the case.",
     ),
     corrected=r"\log \mathcal{N} = \widetilde{O}\left( \frac{L^2 d (\Psi + \sqrt{d} \rho)^2}{\varrho^2 "
     r"\epsilon^2} \prod_l s_l^2 \sum_l \frac{a_l^2}{s_l^2} \right)",
@@ -290,7 +297,7 @@ def network_class_covering(
     capacity: Capacity = network_capacity,
     covering: Covering = network_covering,
 ) -> Iterator[Evidence]:
-    """The covering number of the network class is that of the linear one for one layer, A^2/eps^2."""
+    """log N of the network class is A^2/eps^2, and for one layer agrees with the linear class."""
     d, Psi, rho, varrho = (family[k] for k in ("d", "Psi", "rho", "varrho"))
     weights = family["Lambda"]
     one_layer = covering(capacity(d=d, s=[2.0], a=[weights], Psi=Psi, rho=rho, varrho=varrho), eps)
@@ -298,12 +305,14 @@ def network_class_covering(
     yield Evidence(
         abs(log(one_layer / linear)),
         2.0**-44,
-        f"one layer: log N = {one_layer:.4g}, of the linear class {linear:.4g}",
+        f"for one layer log N = {one_layer:.4g}, for the linear class {linear:.4g}",
     )
     s, a = ([pair[k] for pair in layers] for k in (0, 1))
     wide = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho), eps * factor)
     steep = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho * factor), eps)
-    yield Evidence(abs(log(wide / steep)), 2.0**-44, f"varrho eps alone: {wide:.4g} and {steep:.4g}")
+    yield Evidence(
+        abs(log(wide / steep)), 2.0**-44, f"for equal varrho epsilon, log N = {wide:.4g} and {steep:.4g}"
+    )
     product, total = float(np.prod(np.square(s))), sum((v / u) ** 2 for u, v in layers)
     exact = len(s) ** 2 * d * (Psi + sqrt(d) * rho) ** 2 / varrho**2 * product * total
     yield Evidence(abs(log(wide * (eps * factor) ** 2 / exact)), 2.0**-44, "the corrected formula")
@@ -319,7 +328,7 @@ ONES = {"d": 1, "Lambda": 1.0, "Psi": 1.0, "rho": 0.0, "varrho": 1.0}
 
 def _within_printed_power() -> Iterator[Evidence]:
     positive = all(v > 0 for name, v in ONES.items() if name != "rho") and ONES["rho"] >= 0
-    yield from each(("the parameters of the class are positive, rho >= 0", positive))
+    yield from each(("positive parameters of the class, rho >= 0", positive))
 
 
 @network_class_covering.counterexample(margin=4.6, meets=_within_printed_power)
@@ -332,7 +341,7 @@ def _printed_power() -> Iterator[Evidence]:
 
 
 network_class_covering.mutant("the printed power of eps", replaces="covering")(printed_covering)
-network_class_covering.mutant("counts the layers once", replaces="capacity")(
+network_class_covering.mutant("uses the root of the number of layers", replaces="capacity")(
     lambda **family: network_capacity(**family) / sqrt(len(family["s"]))
 )
 
@@ -343,12 +352,14 @@ network_class_covering.mutant("counts the layers once", replaces="capacity")(
 @unchecked(
     "Remark 5",
     id="I7",
-    reason="what is new compared with other papers is no matter of computation",
+    reason="novelty relative to other papers cannot be checked by computation",
     quote=r"upper bounding the covering number of $\mathcal{G}_{\text{adv}\mid S}$ in "
     r"Proposition~\ref{Proposition:cover} by that of $\mathcal{G}_{\mid S}$",
-    correction="Proposition 5 is meant, which is checked as I1",
+    correction="Proposition 5 in place of Proposition 4; I1 checks it",
     assessment=Assessment(
-        Kind.MISPRINT, Consequence.NONE, "Proposition 4 is quoted from earlier work, and does not speak of G."
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "Proposition 4 is quoted from earlier work and does not involve G; Proposition 5 does.",
     ),
 )
 def novelty() -> None:

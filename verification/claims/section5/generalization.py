@@ -1,4 +1,4 @@
-"""Section 5 of the paper: the covering number of the robust losses, its proof, and the ramp loss."""
+"""Section 5: the covering number of the robust losses, its proof, and the ramp loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Value: TypeAlias = Callable[..., Array]
 # --- The covering number of the robust losses -----------------------------------------------------
 
 STRICT = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
-"""Strictly convex, as the paper's proposition asks."""
+"""Strictly convex phi, as Proposition 5 requires."""
 
 
 @claim(
@@ -58,7 +58,7 @@ STRICT = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
 def covering_of_robust_losses(
     family: list[list[list[float]]], eta: float, phi: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The robust losses of a class are covered by as many centres as its losses on the ball."""
+    """The robust losses of a class need no more centres than its losses on the ball."""
     yield from robust_class_is_no_richer(family, eta, phi, solve)
 
 
@@ -74,12 +74,14 @@ covering_of_robust_losses.mutant("doubles the losses")(with_losses(lambda losses
     verdict=Verdict.CORRECTED,
     formula=r"T(g) = \sup_P \left\{ \mathbb{E}_P[g] - \eta\, \mathbb{E}_{b \sim "
     r"P}\left[\phi\left(\frac{dP}{d\beta}(b)\right)\right] \right\}",
-    assumptions="T(g) is the dual value; beta uniform on the ball of radius rho, B_1(0) in the proof",
+    assumptions="T(g) is the dual value; beta is uniform on the ball of radius rho, B_1(0) in the proof",
     quote=r"$\bE_{\bP}[g] - \eta\bE_{b\sim\bP}"
     r"\left[\phi\left(\frac{\diff\bP(b)}{\diff\beta(b)}\right)\right]$",
-    correction="the expectation of phi is under beta, as in the Definition",
+    correction="the expectation of phi is under beta, as in Definition 1",
     assessment=Assessment(
-        Kind.MISPRINT, Consequence.NONE, "The divergence is the expectation of phi under beta, not under P."
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "The divergence is an expectation of phi under the reference distribution beta, not under P.",
     ),
     corrected=r"T(g) = \sup_P \left\{ \mathbb{E}_P[g] - \eta\, \mathbb{E}_{b \sim "
     r"\beta}\left[\phi\left(\frac{dP}{d\beta}(b)\right)\right] \right\}",
@@ -90,12 +92,12 @@ covering_of_robust_losses.mutant("doubles the losses")(with_losses(lambda losses
 def divergence_under_beta(
     problem: InnerProblem, phi: Divergence, objective: Value = primal_value
 ) -> Iterator[Evidence]:
-    """T(g) is the value of the primal problem, whose divergence is an expectation under beta."""
+    """T(g) is the optimal value of the primal problem with the divergence as an expectation under beta."""
     instance = (problem.eta, phi.family or "", phi.parameter, problem.p)
     best = worst_case(problem.losses, problem.eta, phi, p=problem.distribution)
     reached = float(objective(problem.losses, best.weights, problem.eta, phi, p=problem.distribution))
     exact = solve_exactly(problem.f, *instance).value
-    # Rounding in the weights costs eta times phi' where phi is not flat.
+    # Rounding the weights costs eta phi' where phi is not flat.
     slack = primal_tolerance(problem, phi) + 2.0**-40 * problem.spread
     yield Evidence(abs(definitions.exact_difference(reached, exact)), slack, "the primal at its worst case")
     dual = definitions.dual_minimum(problem.f, *instance)
@@ -106,7 +108,7 @@ def divergence_under_beta(
 def under_the_worst_case(
     losses: Array, weights: Array, eta: float, phi: Divergence, p: Array | None = None
 ) -> Array:
-    """The printed objective, with phi averaged under P itself."""
+    """The printed objective, with the expectation of phi under P."""
     xp = array_namespace(losses)
     distribution = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p / xp.sum(p)
     charged = weights > 0
@@ -125,7 +127,7 @@ ZERO_ONE = (0.0, 1.0)
 def _within_printed_divergence() -> Iterator[Evidence]:
     yield from strongly_convex(QUADRATIC, 1.0)  # hence strictly convex
     inside = all(0 <= v <= 1 for v in ZERO_ONE)
-    yield from each(("phi that of Example 3", QUADRATIC.name == "quadratic"), ("losses in [0, 1]", inside))
+    yield from each(("phi as in Example 3", QUADRATIC.name == "quadratic"), ("losses in [0, 1]", inside))
 
 
 @divergence_under_beta.counterexample(margin=0.08, meets=_within_printed_divergence)
@@ -139,8 +141,8 @@ def _printed_divergence() -> Iterator[Evidence]:
     yield Evidence(
         true - highest,
         0.0,
-        "f = (0, 1) with probability 1/2 each, Example 3, eta = 1: at P = (1/2 - e, 1/2 + e) the printed "
-        f"objective is 1/2 + e - 6 e^2, at most {highest:.6f}; T = 5/8 = {true:.6f}",
+        "f = (0, 1), beta = (1/2, 1/2), phi = (x^2 - 1)/2 on [0, inf), eta = 1: at P = (1/2 - e, 1/2 + e) "
+        f"the printed objective is 1/2 + e - 6 e^2, at most {highest:.6f}; T = 5/8 = {true:.6f}",
     )
     weights, zero = array([0.9, 0.1]), array([0.0, 0.0])
     right = -float(primal_value(zero, weights, 1.0, QUADRATIC))
@@ -148,8 +150,8 @@ def _printed_divergence() -> Iterator[Evidence]:
     yield Evidence(
         printed - right,
         0.0,
-        f"P = (0.9, 0.1), beta = (1/2, 1/2): the divergence is ((1.8^2 - 1) + (0.2^2 - 1))/4 = {right:.4g}; "
-        f"as printed it is 0.9 (1.8^2 - 1)/2 + 0.1 (0.2^2 - 1)/2 = {printed:.4g}",
+        "the same phi, P = (0.9, 0.1), beta = (1/2, 1/2): the divergence is ((1.8^2 - 1) + (0.2^2 - 1))/4 = "
+        f"{right:.4g}; as printed it is 0.9 (1.8^2 - 1)/2 + 0.1 (0.2^2 - 1)/2 = {printed:.4g}",
     )
 
 
@@ -163,7 +165,7 @@ LOGITS = st.one_of(st.integers(-3, 3).map(float), st.floats(-5, 5, width=32, all
 
 @st.composite
 def logits(draw: st.DrawFn) -> tuple[list[float], list[float], int]:
-    """Two vectors of logits of up to five classes, and a label."""
+    """Two vectors of logits for up to five classes, and a label."""
     K = draw(st.integers(2, 5))
     first, second = (draw(st.lists(LOGITS, min_size=K, max_size=K)) for _ in range(2))
     return first, second, draw(st.integers(0, K - 1))
@@ -187,28 +189,30 @@ def _loss(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
 def ramp_is_lipschitz(
     pair: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
 ) -> Iterator[Evidence]:
-    """The ramp loss is 2/varrho-Lipschitz in the largest change of a logit, and no less."""
+    """The ramp loss is 2/varrho-Lipschitz in the maximum norm of the logits, and the constant is sharp."""
     t, other, y = pair
     apart = max(abs(a - b) for a, b in zip(t, other, strict=True))
     change = abs(_loss(loss, t, y, varrho) - _loss(loss, other, y, varrho))
     size = max(map(abs, t + other))
     yield Evidence(
-        change - 2 / varrho * apart, 2.0**-48 * (1 + size / varrho), f"{change:.4g} of {apart:.4g}"
+        change - 2 / varrho * apart,
+        2.0**-48 * (1 + size / varrho),
+        f"logits change by {apart:.4g}, the loss by {change:.4g}",
     )
-    # Own and best other logit move against each other, inside the ramp: the constant is attained.
+    # The constant is attained if the two largest logits move in opposite directions inside the ramp.
     still = [varrho / 2 if k == y else 0.0 for k in range(len(t))]
     moved = [v + (varrho / 8 if k == y else -varrho / 8) for k, v in enumerate(still)]
     change = _loss(loss, still, y, varrho) - _loss(loss, moved, y, varrho)
     yield Evidence(abs(change - 0.25), 2.0**-48, "2/varrho is attained")
 
 
-@ramp_is_lipschitz.mutant("is a step")
+@ramp_is_lipschitz.mutant("is a step function")
 def _(t: Array, y: Array, *, varrho: float) -> Array:
     return array_namespace(t).round(ramp_loss(t, y, varrho=varrho))
 
 
 def cross_entropy(t: list[float], y: int) -> float:
-    """-log of the softmax of t at y."""
+    """-log softmax(t)[y]."""
     return log(sum(exp(v - t[y]) for v in t))
 
 
@@ -217,14 +221,14 @@ def cross_entropy(t: list[float], y: int) -> float:
     id="I4-range",
     verdict=Verdict.CORRECTED,
     formula=r"\ell : \mathbb{R}^K \times \{1,\ldots,K\} \to [0,1]",
-    assumptions="a classification loss, such as the one named",
+    assumptions="a classification loss such as the one named",
     quote=r"$\ell:~\mathbb{R}^K\times\{1,\ldots,K\}\to[0,1]$ denotes a $K$-class classification loss "
     r"function such as the cross-entropy loss",
-    correction="such as the ramp loss, which the examples take; the cross-entropy has to be cut off",
+    correction="such as the ramp loss of the examples; the cross-entropy would have to be truncated",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "The cross-entropy has no upper bound, and the section asks for one.",
+        "The cross-entropy is unbounded, whereas the section requires values in [0, 1].",
     ),
     corrected=r"\ell_{ramp}(t, y) \in [0,1], \qquad \sup_t \ell_{cross-entropy}(t, y) = \infty",
     examples=120,
@@ -234,7 +238,7 @@ def cross_entropy(t: list[float], y: int) -> float:
 def ramp_is_bounded(
     pair: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
 ) -> Iterator[Evidence]:
-    """The loss has its values in [0, 1]: 1 where the margin is negative, 0 from varrho on, linear between."""
+    """The ramp loss is in [0, 1]: 1 for negative margins, 0 for margins above varrho, linear between."""
     t, _, y = pair
     value = _loss(loss, t, y, varrho)
     yield Evidence(max(-value, value - 1), 0.0, f"the loss is {value:.4g}")
@@ -255,11 +259,13 @@ FIVE_APART = [0.0, 5.0]
 def _unbounded() -> Evidence:
     value = cross_entropy(FIVE_APART, 0)
     return Evidence(
-        value - 1, 0.0, f"logits (0, 5), the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1"
+        value - 1,
+        0.0,
+        f"logits (0, 5) and the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1",
     )
 
 
-@ramp_is_bounded.mutant("counts the own class among the others")
+@ramp_is_bounded.mutant("includes the own class among the others")
 def _(t: Array, y: Array, *, varrho: float) -> Array:
     xp = array_namespace(t)
     best = xp.max(t, axis=-1)

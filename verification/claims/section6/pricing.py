@@ -31,13 +31,13 @@ def printed_sensitivity(t: Any) -> Any:
     return np.tanh(3 * t)
 
 
-def cost(w: Array, z: Array) -> Array:
+def negative_revenue(w: Array, z: Array) -> Array:
     """Psi(w, z) = -w z'(w, 1), for n prices and n coefficients."""
     return -w * (z[:, 0] * w + z[:, 1])
 
 
 def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
-    """The least eigenvalue of half the Hessian of the empirical risk in theta, on a drawn training set.
+    """The smallest eigenvalue of half the Hessian of the empirical risk in theta, on a random training set.
 
     With f_theta(x) = theta'g(x) it is -G' diag(mean z_1) G/M: m coefficients z for each of M covariates x.
     """
@@ -55,16 +55,17 @@ def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
     verdict=Verdict.REFUTED,
     formula=r"\inf_{\theta} \mathbb{E} \Psi(\theta^{\top} g(x), z) > -\infty, \quad "
     r"\Psi(w, z) = -w z^{\top} (w, 1)^{\top}",
-    assumptions="the printed distribution of x and z, linear rules on 100 random features, w in R",
+    assumptions="x and z have the printed distribution; w = theta'g(x) with 100 random features; w and "
+    "theta are unconstrained",
     quote=r"where $\mathcal{R}^*$ denotes the ground truth optimal revenue",
-    correction="prices have to be bounded, which the paper does not say: see P3",
-    remark="The risk of a training set is unbounded as well, wherever the mean of z_1 is positive at one x_i "
-    "that the features tell from the others; so it was on each that we drew.",
+    correction="prices have to be bounded, which the paper does not state: see P3",
+    remark="The empirical risk of a training set is unbounded too if the mean of z_1 is positive at some x_i "
+    "that the features separate from the others, as was the case in every training set that we drew.",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "E[z_1 | x] is positive for half of the x, where the revenue grows like the square of the price, so "
-        "that the optimal revenue is infinite.",
+        "E[z_1 | x] is positive for half of the x. There the revenue grows like the square of the price, so "
+        "the optimal revenue is infinite.",
     ),
 )
 def pricing_has_a_solution(sensitivity: Sensitivity = printed_sensitivity) -> Iterator[Evidence]:
@@ -72,32 +73,32 @@ def pricing_has_a_solution(sensitivity: Sensitivity = printed_sensitivity) -> It
     for M in (25, 50, 100, 200):
         for trial in range(3):
             least = erm_curvature(M, 100, trial, sensitivity)
-            note = f"M = {M}, m = 100, trial {trial}: least eigenvalue {least:.4f}"
-            # The matrix has 100 features of size 1: rounding is a few units of its norm, 100 at most.
+            note = f"M = {M}, m = 100, trial {trial}: smallest eigenvalue {least:.4f}"
+            # The norm of the matrix is at most 100, its 100 features being at most 1 in size.
             yield Evidence(-least, 1e-11, note)
 
 
 def _within_revenue_grows() -> Iterator[Evidence]:
     z = float(printed_sensitivity(1.0))
     printed = abs(z - float(np.tanh(3.0))) < 1e-15
-    yield from each(("the mean of z given x is that of the printed distribution", printed))
+    yield from each(("E[z | x] as printed", printed))
 
 
 @pricing_has_a_solution.counterexample(margin=9e5, meets=_within_revenue_grows)
 def _revenue_grows() -> Evidence:
-    # One x with beta_1'x = 1, beta_2'x = 0, and the mean of z given it; the loss is linear in z.
+    # One x with beta_1'x = 1, beta_2'x = 0, and E[z | x] in place of z, as the loss is linear in z.
     xp = active().namespace
     z = [float(printed_sensitivity(1.0)), 1.0]
     data = Conditional.stacked(xp.zeros((1, 1), dtype=xp.float64), array([[z]]), weight=None)
-    loss = conditional_loss(lambda x: x[:, 0], cost, data, linear=True)
+    loss = conditional_loss(lambda x: x[:, 0], negative_revenue, data, linear=True)
     prices = [1.0, 10.0, 1000.0]
     revenue = [-float(loss(array([[w]]), xp.asarray([0], dtype=xp.int64))[0]) for w in prices]
     shown = ", ".join(f"{r:.4g} at w = {w:g}" for r, w in zip(revenue, prices, strict=True))
-    words = "at an x with beta_1'x = 1, beta_2'x = 0 the expected revenue of the price w is tanh(3) w^2 + w"
+    words = "for x with beta_1'x = 1, beta_2'x = 0 and any w in R, the expected revenue is tanh(3) w^2 + w"
     return Evidence(revenue[-1], 0.0, f"{words}: {shown}")
 
 
-pricing_has_a_solution.mutant("demand that falls with the price everywhere")(lambda t: -np.ones_like(t))
+pricing_has_a_solution.mutant("demand falls with the price everywhere")(lambda t: -np.ones_like(t))
 
 
 # --- The score ------------------------------------------------------------------------------------
@@ -118,8 +119,8 @@ _NUMBERS = st.fractions(-10, 10, max_denominator=20)
     id="P2",
     verdict=Verdict.HOLDS,
     formula=r"J(\theta) = 1 - \frac{R(\theta) - R^*}{R(\theta_{ERM}) - R^*}",
-    assumptions="R(theta_ERM) is not R*",
-    remark="Arithmetic on the printed formula: it says what the score means, and nothing of any model.",
+    assumptions="R(theta_ERM) differs from R*",
+    remark="This checks the arithmetic of the printed formula only, not any model.",
     examples=50,
     risk=_NUMBERS,
     erm=_NUMBERS,
@@ -135,19 +136,19 @@ def score_is_a_share(
     offset: Fraction,
     score: Score = improvement,
 ) -> Iterator[Evidence]:
-    """J is the part of the gap of ERM that is closed, and the same for a loss and for a revenue."""
+    """J is the share of the optimality gap of ERM that is closed, for losses as for revenues."""
     if erm == best:
         return
     yield Evidence(abs(float(score(best, erm, best) - 1)), 0.0, "1 at the optimum")
     yield Evidence(abs(float(score(erm, erm, best))), 0.0, "0 for ERM")
     half = (erm + best) / 2
-    yield Evidence(abs(float(score(half, erm, best) - Fraction(1, 2))), 0.0, "1/2 in the middle")
+    yield Evidence(abs(float(score(half, erm, best) - Fraction(1, 2))), 0.0, "1/2 at the midpoint")
     plain = score(risk, erm, best)
     turned = score(*(scale * v + offset for v in (risk, erm, best)))
-    yield Evidence(abs(float(plain - turned)), 0.0, "in other units, also with the sign changed")
+    yield Evidence(abs(float(plain - turned)), 0.0, "invariance under affine changes, also of the sign")
 
 
-@score_is_a_share.mutant("relative to the optimum")
+@score_is_a_share.mutant("measures relative to the optimum")
 def _(risk: Fraction, erm: Fraction, best: Fraction) -> Fraction:
     return (erm - risk) / best if best else Fraction(0)
 
@@ -155,12 +156,12 @@ def _(risk: Fraction, erm: Fraction, best: Fraction) -> Fraction:
 Solve: TypeAlias = Callable[..., CausalValue]
 
 CONIC = 1e-6
-"""What the conic solver promises, at its default settings."""
+"""The accuracy of the conic solver at its default settings."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """3 covariates, 4 parameters z and 5 places, nothing uniform, some places out of reach."""
+    """Three covariates, four parameters z and five places, nonuniform, with some places out of reach."""
 
     joint: Any  # (3, 4): P(x_k, z_j)
     nu: Any  # (3, 5): the reference distribution on the places
@@ -174,7 +175,7 @@ class Instance:
         return w * self.z + np.sin(3 * w * self.z)
 
     def solved(self, solve: Solve, eta: float, d: Divergence) -> CausalValue:
-        """The same in the library's words, on arrays of the active backend."""
+        """Solve it with the library, on arrays of the active backend."""
         xp = active().namespace
         share = self.joint / self.joint.sum(axis=1, keepdims=True)
         data = Conditional(
@@ -207,7 +208,7 @@ def instance(seed: int) -> Instance:
     assumptions="finitely many covariates, parameters and places",
 )
 def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
-    """The causal problem is the mean over covariates of the largest conditional mean, by linear programs."""
+    """The causal problem has the mean over covariates of the largest conditional mean as its value."""
     for seed in range(8):
         case = instance(seed)
         primal = causal_plan(case.cost, case.joint, case.nu).value
@@ -225,7 +226,7 @@ def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
     assumptions="finitely many covariates, parameters and places",
 )
 def regularized_causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
-    """The regularised causal problem over transport plans has the value of its dual, by conic programs."""
+    """The regularized causal problem over transport plans has the same value as its dual."""
     for seed in range(4):
         case = instance(seed)
         for d, eta in ((ENTROPIC, 0.1), (QUADRATIC, 0.1), (ENTROPIC, 2.0), (QUADRATIC, 2.0)):
@@ -235,14 +236,14 @@ def regularized_causal_duality(solve: Solve = causal_value) -> Iterator[Evidence
             yield Evidence(apart, CONIC * (1 + abs(case.cost).max()), f"{d.name}, eta = {eta}, seed = {seed}")
 
 
-@causal_duality.mutant("goes beyond the reach")
-@regularized_causal_duality.mutant("takes the uniform distribution for the reference")
+@causal_duality.mutant("leaves the perturbation set")
+@regularized_causal_duality.mutant("uses the uniform reference distribution")
 def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
     return causal_value(loss, data, places, eta, d)
 
 
-@causal_duality.mutant("forgets the weights of the covariates")
-@regularized_causal_duality.mutant("forgets the weights of the covariates")
+@causal_duality.mutant("ignores the weights of the covariates")
+@regularized_causal_duality.mutant("ignores the weights of the covariates")
 def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
     xp = array_namespace(places)
     alike = Conditional(data.x, data.z, data.share, xp.full_like(data.weight, 1 / data.weight.shape[0]))

@@ -1,4 +1,4 @@
-"""Section 6.2 of the paper: the robust update of Q-learning, its operator, and what it solves."""
+"""Section 6.2 of the paper: the robust update of Q-learning, its operator, and its objective."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def update_is_robust(
     discount: float,
     update: Update = q_update,
 ) -> Iterator[Evidence]:
-    """The last term of the update is the best action's value under the worst penalised perturbation."""
+    """The last term of the update is the best action's value under the worst penalized perturbation."""
     p = tuple(c / sum(counts) for c in counts)
     reward = 1.5
-    # The minimum over gamma as minus a maximum, whose dual is searched for without theory.
+    # The minimum over gamma, as minus a maximum that the oracle computes from its definition.
     worst = [-float(definitions.dual_minimum([-v for v in row], eta, "entropic", None, p)) for row in rows]
     Q = np.array(rows).T
     target = (1 - alpha) * Q[0, 0] + alpha * reward + discount * alpha * max(worst)
@@ -90,7 +90,7 @@ def update_is_robust(
     yield Evidence(abs(updated([1], [1.0]) - plain), ROUNDING * size, "radius 0 is Eq. (24)")
 
 
-@update_is_robust.mutant("forgets 1/eta in the exponent")
+@update_is_robust.mutant("omits 1/eta in the exponent")
 def _(Q: Array, step: Transition, perturbation: StatePerturbation, **options: Any) -> Array:
     return q_update(Q, step, replace(perturbation, eta=1.0), **options)
 
@@ -103,7 +103,7 @@ def _(Q: Array, step: Transition, perturbation: StatePerturbation, **options: An
     formula=r"\mathbb{E}_{s' \sim P(\cdot | s, a)}[Q_{new}(s, a)] = (1 - \alpha) Q(s, a) + \alpha (TQ)(s, a)",
 )
 def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellman) -> Iterator[Evidence]:
-    """In the mean over the next state, the update is a step from Q towards the robust Bellman operator."""
+    """On average over the next state, the update is a step from Q towards the robust Bellman operator."""
     for seed in range(3):
         model = random_tables(seed, 4, 2, 0.9)
         Q = array(np.random.default_rng(seed + 100).normal(size=(4, 2)))
@@ -120,7 +120,7 @@ def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellma
             )
 
 
-@update_is_a_mean_step.mutant("discounts the reward too", replaces="update")
+@update_is_a_mean_step.mutant("also discounts the reward", replaces="update")
 def _(Q: Array, step: Transition, perturbation: StatePerturbation, **options: Any) -> Array:
     return q_update(Q, replace(step, reward=options["discount"] * step.reward), perturbation, **options)
 
@@ -133,7 +133,7 @@ def _(Q: Array, step: Transition, perturbation: StatePerturbation, **options: An
     id="J2",
     verdict=Verdict.HOLDS,
     formula=r"\| TQ - TQ' \|_{\infty} \le \gamma \| Q - Q' \|_{\infty}",
-    assumptions="finitely many states and actions, any phi",
+    assumptions="finitely many states and actions; any phi",
     examples=60,
     seed=st.integers(0, 200),
     first=st.lists(st.integers(-3, 3), min_size=8, max_size=8),
@@ -153,7 +153,7 @@ def operator_contracts(
     d: Divergence,
     operator: Operator = bellman,
 ) -> Evidence:
-    """The robust Bellman operator is a contraction with the discount as its factor, in the largest entry."""
+    """The robust Bellman operator is a contraction in the maximum norm, with the discount as its factor."""
     model = random_tables(seed, 4, 2, 0.9)
     q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
     images = [
@@ -164,13 +164,13 @@ def operator_contracts(
     return Evidence.at_most(apart, 0.9 * abs(change_q).max(), slack, "the change of TQ")
 
 
-@operator_contracts.mutant("forgets 1/eta in the exponent")
+@operator_contracts.mutant("omits 1/eta in the exponent")
 def _(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
     image = bellman(Q, mdp, replace(perturbation, eta=1.0))
     return mdp.reward + perturbation.eta * (image - mdp.reward)
 
 
-# --- What it solves -------------------------------------------------------------------------------
+# --- The objective --------------------------------------------------------------------------------
 
 
 @claim(
@@ -178,16 +178,16 @@ def _(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
     id="J3",
     verdict=Verdict.CORRECTED,
     formula=r"\sup_{P \in \mathfrak{R}} \mathbb{E} \left[ \sum_t \gamma^t r(s_t, a_t) \right]",
-    assumptions="kernels that move the next state within its neighbourhood, at the price of their divergence",
+    assumptions="kernels move the next state within its neighbourhood and pay eta times their divergence",
     quote=r"seeks to maximize the worst-case risk function "
     r"$\sup_{\mathbb{P}\in\mathfrak{R}}\mathbb{E}[\sum_t\gamma^tr(s_t,a_t)]$",
-    correction="an infimum in the place of the supremum, which is what the update finds",
+    correction="an infimum instead of the supremum; the update computes the infimum",
     assessment=Assessment(Kind.MISPRINT, Consequence.NONE, "The worst case of a reward is an infimum."),
     corrected=r"\max_{\pi} \inf_{\kappa} \mathbb{E} \left[ \sum_t \gamma^t \left( r(s_t, a_t) + "
     r"\gamma \eta D_{KL}(\kappa, \beta) \right) \right]",
 )
 def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Evidence]:
-    """The fixed point is the best return over policies, of the least over penalised perturbations."""
+    """The fixed point is the largest return over policies of the smallest over penalized perturbations."""
     for seed in range(5):
         model, eta, tol = random_tables(seed, 4, 2, 0.8), 0.3, 1e-11
         Q = to_numpy(fixed(model.process, model.perturbation(eta), tol=tol).Q)
@@ -197,7 +197,9 @@ def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Eviden
         price = eta * relative_entropy(worst, model.weight)
         best = np.argmax(np.sum(worst * near, axis=-1) + price, axis=-1)
         reached = followed(*model.plain, best, worst, price)
-        yield Evidence(float(abs(reached - Q).max()), 10 * tol, "the return at the best reply of both")
+        yield Evidence(
+            float(abs(reached - Q).max()), 10 * tol, "the return of the best policy against the worst kernel"
+        )
         for policy in product(range(2), repeat=4):
             other = followed(*model.plain, policy, worst, price)
             yield Evidence(float((other - Q).max()), 10 * tol, f"policy {policy} against the worst kernel")
@@ -221,7 +223,7 @@ def _within_supremum_rewards_noise() -> Iterator[Evidence]:
 
 @fixed_point_is_an_infimum.counterexample(margin=0.2, meets=_within_supremum_rewards_noise)
 def _supremum_rewards_noise() -> Evidence:
-    # Two states that stay as they are, of reward 1 and 0; the perturbation takes either for the other.
+    # Two absorbing states with rewards 1 and 0; the perturbation may exchange them.
     model = Tables(STAY, np.array([[1.0], [0.0]]), [[0, 1]] * 2, EITHER, discount=HALF)
     fixed = value_iteration(model.process, model.perturbation(1.0), tol=1e-11).Q
     best = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
@@ -230,9 +232,9 @@ def _supremum_rewards_noise() -> Evidence:
     return Evidence(
         top[0, 0] - robust,
         0.0,
-        "two states that stay, of reward 1 and 0, each of which may be taken for the other, discount 1/2, "
-        "eta = "
-        f"1: the supremum is 1 + 1/2 + 1/4 + ... = {top[0, 0]:.4f}, and the update tends to {robust:.4f}",
+        "two absorbing states with rewards 1 and 0, which the perturbation may exchange; discount 1/2, "
+        f"entropic phi, eta = 1: the supremum is 1 + 1/2 + 1/4 + ... = {top[0, 0]:.4f}, while the update "
+        f"converges to {robust:.4f}",
     )
 
 

@@ -1,4 +1,4 @@
-"""The hard-constrained risk, against a convex solver, closed forms and its own certificate."""
+"""The robust risk within a budget, against a convex solver, closed forms and its own certificate."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from phiball.backends import rng
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read, worst_case
-from phiball.refimpl.risk import constrained_risk
-from phiball.refimpl.risk.constrained import ConstrainedRisk
+from phiball.refimpl.risk import Estimate, robust_risk
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import select
 from tests.support.risk_distributions import Counted, first, fixed
@@ -22,12 +21,12 @@ LOSSES = np.array(
 )
 
 
-def risk(arrays: Arrays, d: Any, radius: float, losses: Any = LOSSES, **how: Any) -> ConstrainedRisk:
-    """The constrained risk where the points around data point k have the losses losses[k]."""
-    z, distribution = fixed(losses, arrays)
-    return constrained_risk(
-        first, z, distribution, d, budget=radius, n_samples=np.shape(losses)[1], rng=rng(0), **how
-    )
+def risk(arrays: Arrays, d: Any, budget: float, losses: Any = LOSSES, *, per_point: bool = False) -> Estimate:
+    """The risk where the points around data point k have the losses losses[k]; one budget, or one per point."""
+    x, distribution = fixed(losses, arrays)
+    n = np.shape(losses)[1]
+    given = arrays.asarray(np.full(len(losses), budget)) if per_point else budget
+    return robust_risk(first, x, distribution, None, d, budget=given, n_samples=n, rng=0)
 
 
 @cache
@@ -62,7 +61,7 @@ def test_value_matches_a_convex_solver(per_point: bool, arrays: Arrays) -> None:
             out = risk(arrays, d, radius, per_point=per_point)
             exact = solved(str(d.family), radius, per_point)
             assert float(out.value) == pytest.approx(exact, abs=1e-5 + rounding), d.name
-            assert -rounding <= float(out.gap) <= rounding, d.name
+            assert -rounding <= arrays.numpy(out.gap).mean() <= rounding, d.name
     assert out.value.dtype == out.eta.dtype == out.gap.dtype == out.stderr.dtype == arrays.dtype
     assert out.eta.shape == (3,)
 
@@ -76,7 +75,7 @@ def test_value_is_the_dual_at_eta(doubles: Arrays) -> None:
             assert per_point or len(set(eta.tolist())) == 1
             dual = eta * radius + doubles.numpy(worst_case(doubles.asarray(LOSSES), out.eta, d).value)
             assert float(out.value) == pytest.approx(dual.mean(), abs=1e-13), d.name
-            assert -1e-13 <= float(out.gap) <= 2e-13, d.name
+            assert -1e-13 <= doubles.numpy(out.gap).mean() <= 2e-13, d.name
 
 
 def test_small_budget_penalises_the_standard_deviation(arrays: Arrays) -> None:
@@ -111,8 +110,8 @@ def test_gap_is_reported_where_no_eta_reaches_the_mean() -> None:
         *(-1.0, 0.0, inf, 0.0),
     )
     out = risk(NUMPY, quartic, 0.0)
-    assert float(out.value) - float(out.gap) <= LOSSES.mean() + 1e-14
-    assert 1e-9 < float(out.gap) < 1e-3
+    assert float(out.value) - out.gap.mean() <= LOSSES.mean() + 1e-14
+    assert 1e-9 < out.gap.mean() < 1e-3
 
 
 @pytest.mark.parametrize("per_point", [False, True])
@@ -129,7 +128,7 @@ def test_constant_losses(doubles: Arrays) -> None:
         for radius, per_point in ((0.0, True), (10.0, True), (10.0, False)):
             out = risk(doubles, d, radius, np.full((2, 5), 3.0), per_point=per_point)
             assert float(out.value) == pytest.approx(3.0, rel=10 * doubles.eps)
-            assert abs(float(out.gap)) <= 40 * doubles.eps
+            assert np.abs(doubles.numpy(out.gap)).max() <= 40 * doubles.eps
             assert float(out.stderr) <= 40 * doubles.eps
 
 
@@ -138,9 +137,34 @@ def test_value_does_not_depend_on_the_chunk() -> None:
     values = []
     for chunk in (50, 5000):
         loss = Counted()
-        out = constrained_risk(
-            loss, z, Ball(2, 0.7), ENTROPIC, budget=0.1, n_samples=400, rng=rng(1), chunk=chunk
-        )
+        out = robust_risk(loss, z, Ball(2, 0.7), budget=0.1, n_samples=400, rng=rng(1), chunk=chunk)
         assert max(loss.sizes) <= chunk
         values.append(float(out.value))
     assert values[0] == pytest.approx(values[1], abs=1e-14)
+
+
+def test_bias_and_population_error(doubles: Arrays) -> None:
+    """The bias is the value minus that of the halves; the data points are a sample of the population."""
+    for per_point in (False, True):
+        out, first_half, second_half = (
+            risk(doubles, QUADRATIC, 0.1, losses, per_point=per_point)
+            for losses in (LOSSES, LOSSES[:, :3], LOSSES[:, 3:])
+        )
+        low = (float(first_half.value) + float(second_half.value)) / 2
+        assert float(out.bias) == pytest.approx(float(out.value) - low, rel=1e-10)
+        values = doubles.numpy(out.values)
+        assert values.mean() == pytest.approx(float(out.value), rel=1e-13)
+        assert float(out.population_stderr) == pytest.approx(values.std(ddof=1) / sqrt(3), rel=1e-12)
+        assert out.lower_bound
+
+
+def test_estimates_with_one_budget_per_data_point_can_be_merged() -> None:
+    whole, *parts = (
+        risk(NUMPY, ENTROPIC, 0.1, losses, per_point=True) for losses in (LOSSES, LOSSES[:1], LOSSES[1:])
+    )
+    merged = Estimate.merge(parts)
+    for name in ("values", "eta", "gap"):
+        np.testing.assert_allclose(getattr(merged, name), getattr(whole, name), rtol=1e-12, atol=1e-14)
+    assert float(merged.stderr) == pytest.approx(float(whole.stderr), rel=1e-9)
+    with pytest.raises(ValueError, match="expected sampled estimates of robust_risk"):
+        Estimate.merge([risk(NUMPY, ENTROPIC, 0.1)])

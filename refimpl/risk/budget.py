@@ -1,0 +1,55 @@
+"""The robust risk with a divergence budget: sampled losses to an `Estimate`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phiball.backends import Array, array_namespace, is_array_api_obj
+from phiball.refimpl.inner.budget import solve_budget, spend
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
+from phiball.refimpl.validation import valid_budget, valid_finite, valid_number
+
+
+def _common_or_each(budget: float | Array, losses: Array) -> float | Array:
+    """The budget as a float, or as an array (N,) with one budget per data point."""
+    if is_array_api_obj(budget) and getattr(budget, "ndim", 0) > 0:
+        return valid_budget(budget, losses)
+    return valid_number("budget", budget, least=0.0)
+
+
+def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
+    """The robust risk of losses f (N, n) within a budget, for a centred phi.
+
+    A number bounds the mean divergence over all data points, an array (N,) the divergence of each.
+    """
+    xp = array_namespace(f)
+    valid_finite("loss(x, i)", f)
+    budget = _common_or_each(budget, f)
+    upper, eta, gap = _solve(f, budget, c)
+    n = f.shape[-1]
+    h = n // 2
+    halves = h / n * _solve(f[:, :h], budget, c)[0] + (n - h) / n * _solve(f[:, h:], budget, c)[0]
+    missing = xp.where(upper > halves, upper - halves, xp.zeros_like(upper))  # negative only by rounding
+    eta, gap, missing = (xp.broadcast_to(a, f.shape[:1]) for a in (eta, gap, missing))
+    out = worst_case(f, eta, c)
+    common = isinstance(budget, float)
+    values = out.value + eta * budget if common else upper
+    errors, heaviest = standard_error(f, out.mu, eta, c), xp.max(out.weights, axis=-1)
+    estimate = summarize((values, missing, errors, heaviest), self_normalised=False, eta=eta, gap=gap)
+    return replace(estimate, value=upper[0], per_point=None) if common else estimate
+
+
+def _solve(f: Array, budget: float | Array, c: Divergence) -> tuple[Array, Array, Array]:
+    """The optimal value, the multiplier and the gap: (1,) for one common budget, (N,) for a budget each."""
+    xp = array_namespace(f)
+    if isinstance(budget, float):
+        problem = f[None, ...]  # one problem, whose rows are the data points
+        eta, upper, lower, _, _ = spend(problem, xp.full_like(f[:1, 0], budget), None, c)
+        return upper, eta, upper - lower
+    upper, _, _, gap, eta = solve_budget(f, budget, None, c)
+    spread = xp.max(f, axis=-1) - xp.min(f, axis=-1)
+    spread = xp.where(spread > 0, spread, xp.ones_like(spread))
+    eps = float(xp.finfo(f.dtype).eps)
+    return upper, xp.clip(eta, spread * (eps / (1 + budget)), spread / eps), gap

@@ -1,0 +1,145 @@
+"""The result of `robust_risk`, and its standard errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from phiball.backends import Array, array_namespace, detach, ignore_float_warnings
+from phiball.refimpl.distributions.norms import length
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.numerics import total
+from phiball.refimpl.printing import one_line
+from phiball.refimpl.sampling.streaming import joined
+
+_HEAVY = 0.05  # largest mean weight of a single point for which the error is still close to normal
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate of the robust risk, with its error.
+
+    - `value` (): the mean of `values`. A sampled value is biased low for every phi, eta and sample size; its
+      expectation increases to the risk with the sample size.
+    - `values` (N,): the value of the inner problem at each data point.
+    - `bias` (): the estimated bias; `value + bias` is the corrected estimate. 0 with quadrature.
+    - `stderr` (): the standard error of `value` over the draws, for fixed data points. With quadrature, an
+      estimate of its error: the mean change of `values` from a coarser rule. It can miss a peak between
+      nodes.
+    - `population_stderr` (): the standard error over draws and data, if the data points are an independent
+      sample; infinite for a single data point.
+    - `lower_bound`: True if `bias` and `stderr` are unreliable because single sampled points carry more than
+      a twentieth of the worst-case distribution. This happens for small eta, for a phi that moves mass to the
+      maximum, and for few samples; `value` is then too low by an unknown amount. Always True with
+      self-normalised weights, for which `value` may also be too high.
+    - `per_point`: the statistics of each data point that `merge` needs; None where estimates cannot be
+      merged.
+    - `eta` (N,): the price of the divergence at each data point; for a budget, its multiplier.
+    - `gap` (N,): a bound on the error of `values` as solutions of the sampled problems, up to rounding.
+
+    >>> import numpy as np
+    >>> from phiball import Ball, robust_risk
+    >>> risk = robust_risk(lambda x, i: x[:, 0], np.zeros((6, 2)), Ball("l2", 1.0), 1.0, n_samples=50, rng=0)
+    >>> risk.lower_bound, risk.values.shape
+    (False, (6,))
+    """
+
+    value: Array
+    values: Array
+    bias: Array
+    stderr: Array
+    population_stderr: Array
+    lower_bound: bool
+    per_point: tuple[Array, Array, Array, bool] | None = field(default=None, repr=False, compare=False)
+    eta: Array = None
+    gap: Array = None
+    __repr__ = one_line
+
+    @staticmethod
+    def merge(parts: Sequence[Estimate]) -> Estimate:
+        """Merge estimates of parts of the data into the estimate of all data points.
+
+        Arguments:
+        - `parts`: results of `robust_risk`, in the order of the data points. Each needs its own random
+          stream, such as rng.keyed("part 1").
+
+        >>> import numpy as np
+        >>> from phiball import Ball, Estimate, rng, robust_risk
+        >>> x, loss, ball = np.zeros((6, 2)), lambda x, i: x[:, 0], Ball("l2", 1.0)
+        >>> parts = [robust_risk(loss, x, ball, 1.0, rng=rng(0).keyed(name)) for name in ("part 1", "part 2")]
+        >>> whole = Estimate.merge(parts)
+        >>> whole.values.shape, bool(whole.stderr < parts[0].stderr)
+        ((12,), True)
+        """
+        made = [part for part in parts if isinstance(part, Estimate)]
+        rows = [(part.values, *part.per_point) for part in made if part.per_point is not None]
+        if not rows or len(rows) < len(parts):
+            raise ValueError(
+                f"parts is {parts!r}; expected sampled estimates of robust_risk, at a given eta or with one "
+                "budget per data point"
+            )
+        *columns, self_normalised = zip(*rows, strict=True)
+        values, missing, errors, heaviest = (joined(list(column)) for column in columns)
+        etas = [part.eta for part in made if part.eta is not None]
+        gaps = [part.gap for part in made if part.gap is not None]
+        complete = len(etas) == len(gaps) == len(made)
+        return summarize(
+            (values, missing, errors, heaviest),
+            self_normalised=any(self_normalised),
+            eta=joined(etas) if complete else None,
+            gap=joined(gaps) if complete else None,
+        )
+
+
+def summarize(
+    rows: tuple[Array, Array, Array, Array],
+    *,
+    self_normalised: bool,
+    eta: Array | None,
+    gap: Array | None,
+) -> Estimate:
+    """The estimate from the value, the bias, the standard error and the largest weight of each data point."""
+    values, missing, errors, heaviest = rows
+    xp = array_namespace(values)
+    return Estimate(
+        value=xp.mean(values),
+        values=values,
+        bias=xp.mean(missing),
+        stderr=length(errors, 2) / values.shape[0],
+        population_stderr=population_error(values),
+        lower_bound=self_normalised or bool(xp.mean(heaviest) > _HEAVY),
+        per_point=(missing, errors, heaviest, self_normalised),
+        eta=eta,
+        gap=gap,
+    )
+
+
+def population_error(values: Array) -> Array:
+    """The standard error of the mean of `values` (N,), infinite for N = 1."""
+    xp = array_namespace(values)
+    fixed = detach(values)
+    return _standard_error(fixed) if values.shape[0] > 1 else xp.full_like(fixed[0], xp.inf)
+
+
+def standard_error(f: Array, mu: Array, eta: Array, c: Divergence, p: Array | None = None) -> Array:
+    """The standard error of sum_i p_i eta phi*((f_i - mu)/eta) along the last axis, for a centred phi.
+
+    p holds the weights of independent points, with sum one; None means 1/n.
+    """
+    xp = array_namespace(f)
+    n = f.shape[-1]
+    if c.family == "indicator":
+        eta = xp.ones_like(eta)  # the value does not depend on eta, and a tiny one would overflow
+    with ignore_float_warnings():
+        v = eta[..., None] * c.conj((f - mu[..., None]) / eta[..., None])
+        if p is None:
+            return _standard_error(v)
+        off = p * (v - xp.sum(p * v, axis=-1, keepdims=True))
+        return length(off, 2) * (n / (n - 1)) ** 0.5
+
+
+def _standard_error(v: Array) -> Array:
+    """The standard error of the mean of v (..., n), without overflow."""
+    n = v.shape[-1]
+    off = v / 2 - total(v / n, keepdims=True) / 2
+    return length(off, 2) * (2 / (n * (n - 1)) ** 0.5)
