@@ -43,7 +43,7 @@ class Distribution(Protocol):
     """A reference distribution nu_z: a Ball, a Gaussian, or anything else with their `sample`.
 
     >>> import numpy as np
-    >>> from phiball import ENTROPIC, rng, robust_risk
+    >>> from phiball import ENTROPIC, robust_risk
     >>> class Laplace:
     ...     def sample(self, x, n_samples, *, rng, event_ndim=1):
     ...         batch, event = x.shape[: x.ndim - event_ndim], x.shape[x.ndim - event_ndim :]
@@ -51,7 +51,7 @@ class Distribution(Protocol):
     ...         b = rng.exponential(shape, like=x) - rng.exponential(shape, like=x)
     ...         return np.expand_dims(x, axis=len(batch)) + b
     >>> risk = robust_risk(
-    ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, n_samples=100, rng=rng(0)
+    ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, n_samples=100, rng=0
     ... )
     >>> bool(risk.value < 1)
     True
@@ -148,7 +148,7 @@ class Proposal(Protocol):
         """Whether the weights of the points of each data point are normalised to sum to one."""
 
     def check(self, reference: Distribution, divergence: Divergence) -> None:
-        """Raise unless points can be drawn for this reference distribution and weighted for this divergence."""
+        """Raise unless points can be drawn from the reference and weighted for the divergence."""
 
     def prepare(
         self,
