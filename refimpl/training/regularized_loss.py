@@ -27,7 +27,7 @@ from phiball.backends import (
 from phiball.backends.distributed import in_process_group, synchronised_once
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw, rechunk
+from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw_points, rechunk
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sampling.pointwise_loss import ExampleLoss, PointwiseLoss, pointwise_loss
 from phiball.refimpl.sampling.precision import gradient_in_single, in_single, rounded
@@ -284,7 +284,7 @@ class RegularizedLoss:
         valid_data(x, name="x")
         groups = self.estimator.assign_levels(x.shape[0], rng, like=detach(x))
         prepared = proposal.prepare(self.reference, x, indices(x), self.eta, loss, rng, chunk)
-        return loss, x, draw(groups, prepared, rng)
+        return loss, x, draw_points(groups, prepared, rng)
 
     def _solve(self, losses: Array, draws: PerturbedPoints, n: int) -> tuple[Array, Array]:
         """The contribution of these points to the value of a batch of n data points, and their weights."""

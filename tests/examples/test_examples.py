@@ -40,7 +40,7 @@ print(json.dumps(outputs))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
-    [[name for name in NAMES if name not in (*NEEDS, "distributed")], *([name] for name in NEEDS)],
+    [[name for name in NAMES if name not in (*NEEDS, "data_parallel")], *([name] for name in NEEDS)],
     ids=["torch and scikit-learn", *NEEDS],
 )
 def test_every_example_runs(names: list[str]) -> None:
@@ -60,7 +60,7 @@ def test_every_example_runs(names: list[str]) -> None:
         expected = {
             "batch_norm_dropout": {"both", "perturbed", "data"} <= set(errors),
             "gradient_accumulation": "clean error" in output,
-            "compiled": "clean error" in output,
+            "torch_compile": "clean error" in output,
             "mixed_precision": output.count("error") == 3,
             "lightning_module": "from the checkpoint: RobustLoss" in output
             and "epoch 20: RobustnessReport(" in output,
@@ -71,7 +71,7 @@ def test_every_example_runs(names: list[str]) -> None:
 @pytest.mark.slow
 def test_distributed_example_and_its_checkpoint(tmp_path: Path) -> None:
     """A run that is killed and resumed ends with the weights of an uninterrupted run."""
-    text = (FOLDER / "distributed.py").read_text(encoding="utf-8")
+    text = (FOLDER / "data_parallel.py").read_text(encoding="utf-8")
     assert "EPOCHS = 10\n" in text
     longer = tmp_path / "longer.py"  # long enough to be killed before it ends
     longer.write_text(text.replace("EPOCHS = 10\n", "EPOCHS = 40\n"), encoding="utf-8")
