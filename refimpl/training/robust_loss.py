@@ -39,10 +39,10 @@ class RobustLoss:
       0 is for features that must not move, such as categories.
 
     Call it as robust(model, x, y), with labels or targets y, or as robust(loss, x) with a function
-    loss(x', i). It is a `RegularizedLoss` with one tilted point per data point, and an eta for each data
-    point proportional to the size of its gradient. A step takes two passes through the model, as many as the
-    fast gradient method. `explain()` describes the choices; `state_dict` and `load_state_dict` are for
-    checkpoints.
+    loss(x', i). It is a `RegularizedLoss` with one tilted point per data point, in the order of x, and an eta
+    for each data point proportional to the size of its gradient. A step takes two passes through the model,
+    as many as the fast gradient method. `explain()` describes the choices; `state_dict` and
+    `load_state_dict` are for checkpoints.
 
     >>> import torch
     >>> from phiball import RobustLoss
