@@ -1,4 +1,4 @@
-r"""Adversarially robust learning with phi-divergence regularisation.
+r"""Adversarially robust learning with phi-divergence regularization.
 
 An adversary may move every data point $z$ inside a ball, and pays a phi-divergence for leaving the uniform
 distribution $\nu_z$ on that ball. phiball trains models against this adversary and measures them:
@@ -8,31 +8,31 @@ R(\theta; z) = \sup_{\gamma \ll \nu_z} \mathbb{E}_\gamma[f_\theta]
 - \eta\, \mathbb{E}_{\nu_z}\Big[\phi\Big(\frac{d\gamma}{d\nu_z}\Big)\Big]$$
 
 A large $\eta$ gives the average loss over the ball, a small one its supremum. The inner problem is solved
-exactly, and the solution carries a certificate:
+exactly, and the solution has a certificate, the duality gap:
 
 >>> import numpy as np
 >>> import phiball
->>> phiball.worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2")
-WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)
+>>> phiball.worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2").value
+0.75
 
 | to | use |
 | --- | --- |
-| solve an inner problem on given losses | `phiball.refimpl.worst_case` |
-| train a model | `phiball.refimpl.RegularizedLoss` |
+| solve an inner problem for given losses | `phiball.refimpl.worst_case` |
+| train a model | `phiball.refimpl.RobustLoss`, `phiball.refimpl.RegularizedLoss` |
 | estimate the risk of a model | `phiball.refimpl.robust_risk`, `phiball.refimpl.adversarial_risk` |
-| see what the adversary does | `phiball.refimpl.worst_case_density`, `phiball.refimpl.worst_case_sample` |
-| see how robust a model is, as a page | `phiball.experiments.robustness.robustness_report` |
+| see the worst case | `phiball.refimpl.worst_case_density`, `phiball.refimpl.worst_case_sample` |
+| measure the robustness of models, as a page | `phiball.experiments.robustness.robustness_report` |
 | attack a model | `phiball.refimpl.fgm`, `phiball.refimpl.pgm` |
-| plan and run SGD with a guarantee | `phiball.refimpl.convex_plan`, `phiball.refimpl.projected_sgd` |
-| learn a robust policy | `phiball.qlearning.q_learning` |
-| draw random numbers, choose a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
-| check a solver of your own | `phiball.verification.verify_solver` |
+| draw random numbers, select a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
+| check your own solver | `phiball.verification.verify_solver` |
 
-All public names of `phiball.refimpl`, `rng` and `input_gradient` of `phiball.backends`, and
-`robustness_report` can be imported from `phiball` itself. They are loaded on first use. The packages:
+The names of `phiball.refimpl`, and `rng`, `backend`, `set_backend` and `robustness_report`, can be imported
+from `phiball` itself. All other names are in namespaces, the folders of `phiball.refimpl`: `phiball.inner`,
+`.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`, `.causal`, `.linear`
+and `.sklearn`. Everything is loaded on first use. The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
-- `phiball.backends`: where arrays live (NumPy, torch, CuPy), random numbers, compiled kernels;
+- `phiball.backends`: arrays (NumPy, torch, CuPy), random numbers, compiled kernels;
 - `phiball.verification`: the paper's statements as executable claims, and their report;
 - `phiball.experiments`: the paper's studies, the benchmarks and the command line.
 """
@@ -107,7 +107,7 @@ class _Namespaces:  # without the base classes of importlib.abc, which take long
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
-            module.__spec__ = module.__spec__.loader_state[1]  # the import system has set that of the alias
+            module.__spec__ = module.__spec__.loader_state[1]  # the import system has replaced it
 
 
 sys.meta_path.insert(0, _Namespaces())  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ if not TYPE_CHECKING:  # all names are loaded on first use, which keeps the impo
             known = {public.lower(): public for public in __dir__()}
             close = import_module("difflib").get_close_matches(name.lower(), known, n=1)
             hint = f"; did you mean {known[close[0]]!r}?" if close else ""
-            # With obj=None the interpreter does not add a suggestion of its own.
+            # With obj=None the interpreter does not add its own suggestion.
             raise AttributeError(f"module 'phiball' has no attribute {name!r}{hint}", name=name, obj=None)
         globals()[name] = value
         return value

@@ -1,10 +1,9 @@
-"""Where arrays live: selecting a backend, random numbers, and fast kernels.
+"""Array backends: their selection, random numbers and compiled kernels.
 
 Set the environment variable PHIBALL_BACKEND to numpy, numba (the default), torch or cupy, call `set_backend`,
-or choose one for a block by `with backend(name)`.
-Arrays that are passed in decide the library of the results; the backend says where new arrays are made and
-which compiled kernels run. Everything else here is what the Array API standard leaves open, and is meant for
-those who extend the library.
+or select a backend for a block with `with backend(name)`. Results are arrays of the library of the arguments;
+the backend determines where new arrays are created and which compiled kernels run. The other names are array
+operations that the Array API standard lacks, for developers.
 """
 
 from phiball.backends.arrays import (

@@ -1,4 +1,4 @@
-"""The few operations on arrays that lie outside the Array API standard."""
+"""Array operations outside the Array API standard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 Array: TypeAlias = Any
 """An array of any supported library: NumPy, torch, CuPy or array-api-strict.
 
-The Array API standard has no type of its own for it, so that annotations use this one.
+The Array API standard defines no array type for annotations.
 
 >>> def double(x: Array) -> Array:
 ...     return 2 * x
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def array_namespace(*arrays: Array) -> Any:
-    """The Array API namespace of some arrays.
+    """The Array API namespace of arrays.
 
     Arguments:
     - `arrays`: one or more arrays, all of one library; otherwise TypeError is raised.
@@ -46,7 +46,7 @@ def array_namespace(*arrays: Array) -> Any:
     >>> float(xp.sum(xp.ones(3)))
     3.0
     """
-    # The common cases, without the search through all libraries.
+    # Fast path for the common cases.
     known = _NAMESPACES.get(type(arrays[0])) if arrays else None
     if known is not None and (len(arrays) == 1 or len(set(map(type, arrays))) == 1):
         return known
@@ -60,7 +60,9 @@ def array_namespace(*arrays: Array) -> Any:
 
     if type(arrays[0]) is getattr(sys.modules.get("torch"), "Tensor", None):
         _NAMESPACES[type(arrays[0])] = namespace
-    return np if namespace.__name__ == "array_api_compat.numpy" else namespace  # beside numbers of Python
+    return (
+        np if namespace.__name__ == "array_api_compat.numpy" else namespace
+    )  # arrays together with Python numbers
 
 
 _NAMESPACES: dict[type, Any] = {np.ndarray: np}
@@ -103,7 +105,7 @@ def is_torch(x: Array) -> bool:
     >>> is_torch(np.zeros(3))
     False
     """
-    torch = sys.modules.get("torch")  # never import torch only to find that x is not a tensor
+    torch = sys.modules.get("torch")  # do not import torch: without it, x is not a tensor
     return torch is not None and isinstance(x, torch.Tensor)
 
 
@@ -133,7 +135,7 @@ def to_single(x: Array) -> Array:
 
 
 def detach(x: Array) -> Array:
-    """`x` without its gradient history, or `x` itself where there is none.
+    """`x` without its gradient history; `x` itself if it has none.
 
     >>> import torch
     >>> detach(torch.ones(2, requires_grad=True)).requires_grad
@@ -159,7 +161,7 @@ def to_numpy(x: Array) -> Any:
 
 
 def ignore_float_warnings() -> AbstractContextManager[Any]:
-    """A context without NumPy's warnings of overflow and division by zero, where infinities are meant.
+    """A context that silences NumPy's warnings about overflow and division by zero.
 
     >>> import numpy as np
     >>> with ignore_float_warnings():

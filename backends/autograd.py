@@ -144,8 +144,8 @@ def differentiable_solve(
       `vjp` of `phiball.backends.implicit.Rule`.
     - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
 
-    Returns what the rule's `solve` does; all but the gap, which is the fourth, carry derivatives, in every
-    mode of torch: backward, forward, torch.func and torch.compile.
+    Returns the result of the rule's `solve`. All entries but the fourth, the gap, carry derivatives, in all
+    modes of torch: backward, forward, torch.func and torch.compile.
 
     >>> import torch
     >>> class Mean:  # the value is the mean; mu, weights and gap are not used
@@ -160,9 +160,9 @@ def differentiable_solve(
     >>> f.grad.tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    from phiball.backends import implicit  # needs torch, which is optional
+    from phiball.backends import implicit  # imports torch, which is optional
 
-    return implicit.solve(kind, parameters, losses, eta, p)
+    return implicit.solve_by_rule(kind, parameters, losses, eta, p)
 
 
 def weighted_sum(weights: Array, losses: Array) -> Array:
@@ -178,7 +178,7 @@ def weighted_sum(weights: Array, losses: Array) -> Array:
 
 
 def backward(scalar: Array) -> None:
-    """Add the gradient of a torch scalar to the .grad of the parameters that it was computed from.
+    """Add the gradient of a torch scalar to the .grad of the parameters that it depends on.
 
     Raises TypeError for an array of another library, ValueError if nothing requires a gradient.
 

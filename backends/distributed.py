@@ -1,4 +1,4 @@
-"""Gradients over several processes: torch averages them once, though there are several backward passes."""
+"""Gradients over several processes, averaged once for several backward passes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ T = TypeVar("T")
 
 
 def in_process_group() -> bool:
-    """Whether this process trains together with others, in torch's default process group."""
+    """Whether torch's default process group is initialized."""
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 @contextmanager
 def synchronised_once() -> Iterator[Callable[[], None]]:
-    """Keep the gradients of DistributedDataParallel on their process, until `release()`, which this yields.
+    """Delay the gradient averaging of DistributedDataParallel until the yielded `release()` is called.
 
-    In the block, a model that is wrapped in DistributedDataParallel adds its gradients up without averaging
-    them over the processes. The passes after `release()` average as always: call it before the last of them,
-    which then averages the whole sum. Every process averages once, whatever its number of passes. A model
-    under `model.no_sync()` stays as it is, for accumulation over batches.
+    In the block, a model wrapped in DistributedDataParallel accumulates gradients without averaging them over
+    the processes. Passes after `release()` average as usual: call it before the last pass, which averages the
+    whole sum. Each process averages once, for any number of passes. A model under `model.no_sync()` is left
+    alone, for accumulation over batches.
     """
     if not in_process_group():
         yield lambda: None
@@ -35,11 +35,11 @@ def synchronised_once() -> Iterator[Callable[[], None]]:
     released = False
 
     def hold(module: Any, _: Any) -> None:
-        # A compiled model has the one that is wrapped inside.
+        # A compiled model contains the wrapped one.
         for model in (module, getattr(module, "_orig_mod", None)):
             if isinstance(model, wrapped) and not released and model.require_backward_grad_sync:
                 held.append(model)
-                model.require_backward_grad_sync = False  # what model.no_sync() does
+                model.require_backward_grad_sync = False  # as model.no_sync() does
 
     def release() -> None:
         nonlocal released
@@ -47,7 +47,7 @@ def synchronised_once() -> Iterator[Callable[[], None]]:
         while held:
             held.pop().require_backward_grad_sync = True
 
-    # The loss is a function: which model it calls is seen when it calls it.
+    # The loss is a function, so that its model is known only when it is called.
     hook = import_module("torch.nn.modules.module").register_module_forward_pre_hook(hold)
     try:
         yield release
@@ -57,13 +57,13 @@ def synchronised_once() -> Iterator[Callable[[], None]]:
 
 
 def started_by_torchrun() -> bool:
-    """Whether torchrun has started this process, beside others."""
+    """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @contextmanager
 def process_group() -> Iterator[tuple[int, int]]:
-    """Join the processes that torchrun has started, for the block; yields (rank, their number), or (0, 1)."""
+    """Join the process group of torchrun in the block; yields (rank, world size), (0, 1) without torchrun."""
     if not started_by_torchrun():
         yield 0, 1
         return
@@ -78,7 +78,7 @@ def process_group() -> Iterator[tuple[int, int]]:
 
 
 def from_first(value: T) -> T:
-    """The value that the first process gives, on all of them; `value` itself where there is no other."""
+    """The `value` of the first process, on all processes; `value` itself without a process group."""
     if not in_process_group():
         return value
     values = [value]

@@ -1,4 +1,4 @@
-"""Files that are replaced in one step, and read only if they are files."""
+"""Atomic writing and safe reading of files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 
-_UNPACKED = 1 << 30  # bytes that an .npz file may hold, however small it is
+_UNPACKED = 1 << 30  # unpacked bytes allowed for an .npz file of any size
 
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[BinaryIO]:
-    """Open a stream whose content becomes `file` at the end: a reader sees all of it or nothing.
+    """Open a stream whose content replaces `file` at the end of the block, atomically.
 
-    A process that is killed, or an error inside the block, leaves the file as it was. A link stays a link. A
-    pipe or device cannot be replaced, and is written to.
+    A kill or an error inside the block leaves the file unchanged. A symbolic link is preserved. A pipe or
+    device is written to directly.
     """
     if file.exists() and not file.is_file():
         with file.open("wb") as stream:
@@ -43,16 +43,16 @@ def atomic_write(file: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(file: Path, text: str) -> Path:
-    """Replace a file by `text`, completely or not at all, and return its path."""
+    """Replace a file with `text`, atomically, and return its path."""
     with atomic_write(file) as stream:
         stream.write(text.encode())
     return file
 
 
 def lock(stream: IO[Any]) -> bool:
-    """Lock an open file until it is closed or its process ends, however it ends.
+    """Lock an open file until it is closed or its process ends.
 
-    Raises BlockingIOError if another process has it. Returns False on Windows, which has no such locks.
+    Raises BlockingIOError if another process holds the lock. Returns False on Windows, without locking.
     """
     try:
         fcntl = import_module("fcntl")
@@ -64,32 +64,32 @@ def lock(stream: IO[Any]) -> bool:
 
 @contextmanager
 def open_regular(file: Path) -> Iterator[BinaryIO]:
-    """Open a file to read bytes; ValueError for a pipe, a device or a folder, which might never end."""
+    """Open a regular file to read bytes; ValueError for a pipe, a device or a folder."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ValueError(f"{file} is not a regular file; expected one, and no pipe, device or folder")
+        raise ValueError(f"{file} is not a regular file, but a pipe, device or folder")
     with os.fdopen(descriptor, "rb") as stream:
         yield stream
 
 
 def read_json(file: Path) -> Any:
-    """Return the content of a JSON file; ValueError, which says why, for one that is damaged or no file."""
+    """Return the content of a JSON file; ValueError with the reason if it cannot be read."""
     with open_regular(file) as stream:
         content = stream.read()
     try:
         return json.loads(content.decode())
-    except ValueError as error:  # no JSON, or no text
+    except ValueError as error:  # not JSON, or not text
         raise ValueError(f"{file} is damaged ({error})") from None
     except RecursionError:
-        raise ValueError(f"{file} is damaged (its brackets are nested too deeply)") from None
+        raise ValueError(f"{file} is damaged (nested too deeply)") from None
 
 
 def read_arrays(file: Path) -> dict[str, Any]:
-    """Return the arrays of an .npz file; ValueError, which says why, for one that is damaged or no file.
+    """Return the arrays of an .npz file; ValueError with the reason if it cannot be read.
 
-    No pickle is loaded, and a small file that would fill the memory is refused.
+    No pickle is loaded, and a small file that unpacks to a huge size is rejected.
     """
     with open_regular(file) as stream:
         try:
@@ -98,8 +98,10 @@ def read_arrays(file: Path) -> dict[str, Any]:
             if size > max(_UNPACKED, 200 * os.fstat(stream.fileno()).st_size):
                 raise ValueError(f"it unpacks to {size:,} bytes")
             stream.seek(0)
-            with np.load(stream, allow_pickle=False) as kept:
-                return {name: kept[name] for name in kept.files}
-        # A member may be cut off, encrypted, or declare more than there is.
+            with np.load(stream, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        # A member may be truncated, encrypted, or declare a wrong size.
         except (ValueError, OSError, EOFError, BadZipFile, ZlibError, RuntimeError, MemoryError) as error:
-            raise ValueError(f"{file} is no .npz file, or damaged ({str(error) or 'too large'})") from None
+            raise ValueError(
+                f"{file} is not an .npz file, or is damaged ({str(error) or 'too large'})"
+            ) from None

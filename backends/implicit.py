@@ -1,7 +1,7 @@
-"""Solvers as torch operations: solved by any code, differentiated by rules of their own.
+"""Solvers as torch operations, solved by any code and differentiated by their own rules.
 
-In eager mode and under torch.func an autograd function does it, with a rule for each mode. Under
-torch.compile, which takes no function with a forward-mode rule, a custom operator does.
+Eager mode and torch.func use an autograd function with a rule for each mode. torch.compile, which does not
+support functions with a forward-mode rule, uses a custom operator.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ Outputs = tuple[Any, ...]
 class Rule(Protocol):
     """A problem of (losses, setting, p) with a solution, and its derivatives.
 
-    `setting` is one number a row, such as eta. The solution is (value, mu, weights, gap, ...), `outputs`
-    tensors of the shape of the rows, except the weights, which have that of the losses. All but the gap have
-    derivatives. Their products are written in torch operations, which are differentiated for second
-    derivatives; they are given the inputs (losses, setting, p), and the solution without value and gap.
+    `setting` is one number per row, such as eta. The solution is (value, mu, weights, gap, ...), `outputs`
+    tensors with one entry per row, except the weights, which have the shape of the losses. All but the gap
+    have derivatives. `jvp` and `vjp` consist of torch operations, which are differentiated for second
+    derivatives; they get the inputs (losses, setting, p), and the solution without value and gap.
     """
 
     outputs: int
 
     def validate(self, losses: Any, setting: Any, p: Any) -> None:
-        """Raise unless types and shapes are right, and a setting that is not a tensor is a valid number."""
+        """Raise unless types and shapes are valid; a setting that is not a tensor must be a valid number."""
 
     def solve(self, losses: Any, setting: Any, p: Any) -> Outputs:
-        """The solution, after a check of the numbers."""
+        """The solution, after a check of the values of the setting."""
 
     def jvp(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        """The derivatives of the solution without the gap along `tangents`, where None is zero."""
+        """The derivatives of the solution without the gap along `tangents`, where None means zero."""
 
     def vjp(
         self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], factors: tuple[Any, ...], wanted: list[bool]
     ) -> Any:
-        """The gradients in the inputs that are `wanted`, for factors of the solution, or None."""
+        """The gradients in the `wanted` inputs, for factors of the solution, or None."""
 
 
 class _Solver(torch.autograd.Function):  # type: ignore[misc]
-    """For eager mode, where one call is quicker than two."""
+    """For eager mode, where one call is faster than two."""
 
     @staticmethod
     def forward(ctx: Any, losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:
@@ -64,7 +64,7 @@ class _Solver(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Transformed(_Solver):
-    """The same for torch.func, which solves and saves in two calls."""
+    """For torch.func, which solves and saves in two calls."""
 
     @staticmethod
     def forward(losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:  # type: ignore[override]
@@ -108,8 +108,8 @@ def _gradients(rule: Rule, ctx: Any, factors: Any) -> list[Any]:
     return [gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True)]
 
 
-# A graph holds a number in the place of the rule. What the rule is made of belongs to the function that was
-# compiled; here it is only referred to, so that it is freed with that.
+# A compiled graph identifies the rule by a number. The compiled function owns the parameters of the rule;
+# only weak references to them are kept here.
 _numbers: dict[tuple[Any, ...], int] = {}
 _numbered: dict[int, tuple[Any, ...]] = {}
 _counter = count()
@@ -141,15 +141,15 @@ def _rule(number: int) -> Rule:
     parameters = [reference() for reference in references]
     if kind is None or any(x is None for x in parameters):
         raise RuntimeError(
-            "a compiled graph has outlived the divergence that it was compiled with; expected that the "
-            "divergence is kept for as long as the graph is used"
+            "the divergence of a compiled graph no longer exists; keep a reference to it while the graph is "
+            "used"
         )
     rule: Rule = kind(*parameters)
     return rule
 
 
 def _operator(outputs: int) -> Any:
-    """The custom operator for rules with that many outputs."""
+    """The custom operator for rules with this number of outputs."""
     tensors = ", ".join(["Tensor"] * outputs)
 
     def solve(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
@@ -184,7 +184,7 @@ def _operator(outputs: int) -> Any:
 _OPERATORS = {outputs: _operator(outputs) for outputs in (4, 5)}
 
 
-def solve(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: Any, p: Any) -> Outputs:
+def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: Any, p: Any) -> Outputs:
     """Solve the problem of the rule kind(*parameters); the result carries derivatives."""
     compiling = torch.compiler.is_compiling()
     if not compiling:
@@ -195,8 +195,8 @@ def solve(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: Any, p: 
         setting = torch.full(rows, float(setting), dtype=losses.dtype, device=losses.device)
     setting = setting.to(losses.dtype).expand(rows)
     if p is not None:
-        if p.shape[-1] != losses.shape[-1]:  # which would be broadcast
-            raise ValueError("p and losses have last axes of different lengths; expected the same")
+        if p.shape[-1] != losses.shape[-1]:  # which torch would broadcast
+            raise ValueError("p and losses have last axes of different lengths; expected equal lengths")
         p = p.to(losses.dtype).expand(losses.shape)
     solution: Outputs
     if compiling:

@@ -1,6 +1,6 @@
-"""Tasks on several processes, by joblib: on this machine, or on a Dask or Ray cluster that already runs.
+"""Parallel tasks with joblib: in processes on this machine, or on a running Dask or Ray cluster.
 
-`cluster` selects where `run_tasks` runs them, as `--engine` and `--address` of the command line do.
+`cluster` selects the workers of `run_tasks`, as `--engine` and `--address` do on the command line.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from phiball.backends.selection import active, backend
 
 T = TypeVar("T")
 ENGINES = ("processes", "dask", "ray")
-THREADS = "PHIBALL_THREADS"  # of our kernels; joblib knows the variables of other libraries
-CONNECT = 10.0  # seconds in which a cluster must answer
-LOST = "a worker process died, perhaps out of memory; finished tasks are kept, and the same command resumes"
+THREADS = "PHIBALL_THREADS"  # for our kernels; joblib sets the variables of other libraries
+CONNECT = 10.0  # timeout in seconds for a cluster to answer
+LOST = "a worker process died, perhaps out of memory; finished tasks are saved, and the same command resumes"
 
 
 def on_cluster() -> bool:
-    """Whether `run_tasks` would use other workers than processes of this machine."""
+    """Whether `run_tasks` uses a cluster instead of processes on this machine."""
     return not type(get_active_backend()[0]).__module__.startswith("joblib._parallel_backends")
 
 
 def run_tasks(
     function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], *, n_jobs: int | None, n_threads: int = 1
 ) -> Generator[tuple[int, T], None, None]:
-    """Yield (index, function(*task)) as tasks end; close the generator to stop the others.
+    """Yield (index, function(*task)) as tasks finish; close the generator to stop the others.
 
-    - `function`: importable by name, for other processes. An error that it raises is raised here.
+    - `function`: importable by name in other processes. Its errors are raised here.
     - `tasks`: an iterable, consumed as workers become free.
-    - `n_jobs`: the number of tasks at a time, with joblib's meaning; None and 1 run in this process.
-    - `n_threads`: the threads of each process on this machine.
+    - `n_jobs`: the number of concurrent tasks, with joblib's meaning; None and 1 run in this process.
+    - `n_threads`: the number of threads of each process on this machine.
 
-    ChildProcessError if a worker dies. A worker of a cluster with other versions is refused by ValueError.
+    Raises ChildProcessError if a worker dies, and ValueError for a cluster worker with other versions.
     """
     remote = on_cluster()
     record = provenance() if remote else {"backend": active().name}
-    # The environment of new processes, which libraries read when they are loaded.
+    # Environment variables for new processes, which libraries read on import.
     local: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": n_threads}
     local |= {"initializer": _start_worker, "initargs": (n_threads,)}
     with parallel_config(**({} if remote else local)):
@@ -55,7 +55,7 @@ def run_tasks(
             n_jobs=n_jobs,
             batch_size=1,
             pre_dispatch="n_jobs" if n_jobs is None or n_jobs < 1 else n_jobs,
-            max_nbytes=None,  # arrays arrive as they are, not as read-only files
+            max_nbytes=None,  # pass arrays by value, not as read-only memory maps
             return_as="generator_unordered",
         )
     outcomes = parallel(
@@ -87,7 +87,7 @@ def _call(
 
 
 def _cluster_errors() -> tuple[type[BaseException], ...]:
-    """The errors of the cluster libraries that are loaded, none of which a task raises itself."""
+    """The worker errors of the loaded cluster libraries, which tasks themselves do not raise."""
     dask, ray = sys.modules.get("distributed"), sys.modules.get("ray.exceptions")
     found = () if dask is None else (dask.KilledWorker, dask.client.FutureCancelledError)
     return found if ray is None else (*found, ray.RayError)
@@ -95,7 +95,7 @@ def _cluster_errors() -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
-    """Select the workers of `run_tasks` in the block: processes of this machine, or a cluster that runs.
+    """Select the workers of `run_tasks` in the block: processes on this machine, or a running cluster.
 
     - `engine`: "processes", "dask" or "ray".
     - `address`: of the cluster, such as tcp://HOST:8786 (Dask), or HOST:6379 or auto (Ray).
@@ -103,7 +103,7 @@ def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
     >>> with cluster("dask"):
     ...     pass
     Traceback (most recent call last):
-    ValueError: address is ''; expected that of the dask cluster
+    ValueError: address is ''; expected the address of the dask cluster
     """
     check_cluster(engine, address)
     if engine == "processes":
@@ -118,7 +118,7 @@ def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
     host, _, port = address.rpartition("://")[2].rpartition(":")
     with ExitStack() as stack:
         try:
-            if port.isdigit():  # Ray would try for ten minutes
+            if port.isdigit():  # Ray would retry for ten minutes
                 socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
             backend = {"dask": _dask, "ray": _ray}[engine](module, address, stack)
         except (OSError, ValueError, RuntimeError) as error:
@@ -129,13 +129,13 @@ def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
 
 
 def check_cluster(engine: str, address: str) -> None:
-    """Raise ValueError unless `cluster` takes these arguments."""
+    """Raise ValueError unless these arguments of `cluster` are valid."""
     if engine not in ENGINES:
         raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
     if engine == "processes" and address:
         raise ValueError(f"address is {address!r}; expected none for processes on this machine")
     if engine != "processes" and not address:
-        raise ValueError(f"address is ''; expected that of the {engine} cluster")
+        raise ValueError(f"address is ''; expected the address of the {engine} cluster")
 
 
 def _dask(dask: Any, address: str, stack: ExitStack) -> Any:
@@ -144,7 +144,7 @@ def _dask(dask: Any, address: str, stack: ExitStack) -> Any:
 
     class Backend(base):  # type: ignore[misc]
         def submit(self, func: Any, callback: Any = None) -> Any:
-            # joblib reports results only: without this, a task that Dask gives up would be awaited forever.
+            # joblib only handles results: without this, it would wait forever for a task that Dask gave up.
             future = super().submit(func, callback)
             future.add_done_callback(lambda done: done.exception() and callback(done.exception()))
             return future
@@ -158,10 +158,10 @@ def _ray(ray: Any, address: str, stack: ExitStack) -> Any:
     base: Any = import_module("ray.util.joblib.ray_backend").RayBackend
 
     class Backend(base):  # type: ignore[misc]
-        supports_return_generator = True  # unlike the pools of multiprocessing, from which it inherits
+        supports_return_generator = True  # unlike multiprocessing pools, its base class
 
         def configure(self, *args: Any, context: Any = None, **settings: Any) -> int:
-            return int(super().configure(*args, **settings))  # Ray warns of a context
+            return int(super().configure(*args, **settings))  # Ray warns about a context
 
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", THREADS)
     environment = {"env_vars": dict.fromkeys(names, "1")}

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, and elsewhere a line per minute on the error stream."""
+"""Progress display: a bar on a terminal, otherwise one line per minute on stderr."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Update: TypeAlias = Callable[[float, str], None]  # the share that is done, and what is done next
-PAUSE = 0.5  # seconds between two looks at the work
-LINE_PAUSE = 60.0  # seconds between two lines where there is no terminal
+Update: TypeAlias = Callable[[float, str], None]  # the share done so far, and the next step
+PAUSE = 0.5  # seconds between two updates of the display
+LINE_PAUSE = 60.0  # seconds between two lines without a terminal
 ENOUGH = 0.01  # share of the work after which the time left is estimated
 
 
@@ -21,10 +21,10 @@ def silent(share: float, text: str) -> None:
 
 
 class Progress:
-    """A display of the share that is done, the current step and the time left; a context manager.
+    """A display of the share done, the current step and the time left; a context manager.
 
-    `update` reports; `each` goes through items and reports each of them; `part` is a stretch of the whole. A
-    thread shows the last report twice a second.
+    `update` reports progress; `each` iterates over items and reports each; `part` is a section of the whole.
+    A thread shows the last report twice a second.
 
     >>> with Progress("counting") as progress:
     ...     total = sum(progress.each([1, 2, 3], str))
@@ -60,24 +60,24 @@ class Progress:
             self._bars.stop()
 
     def restart(self, share: float) -> None:
-        """Estimate the time left from now on, when this share is done already."""
+        """Start the clock for the estimate of the time left, with this share already done."""
         self._began = self._last_line = monotonic()
         self._first = share
 
     def update(self, share: float, text: str) -> None:
-        """Report that this share of the work is done, and what is done next."""
+        """Report the share of the work that is done, and the next step."""
         self.share, self.text = min(max(share, 0.0), 1.0), text
 
     def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
-        """Yield the items, each after its text is reported; they take about the same time."""
+        """Yield the items, which take about the same time, after reporting the text of each."""
         return self.part(0.0, 1.0).each(items, text)
 
-    def part(self, start: float, stop: float) -> Part:
-        """Return the stretch from the share `start` to the share `stop`."""
-        return Part(self, start, stop)
+    def part(self, start: float, stop: float) -> ProgressPart:
+        """Return the section from the share `start` to the share `stop`."""
+        return ProgressPart(self, start, stop)
 
     def left(self) -> str:
-        """Return how long the rest takes at the present rate, in words; "" if little is done."""
+        """Return the estimated time left, in words; "" if too little is done."""
         done = self.share - self._first
         if done < ENOUGH:
             return ""
@@ -85,7 +85,7 @@ class Progress:
         return f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"
 
     def refresh(self) -> None:
-        """Report what is known before it is shown; for subclasses."""
+        """Update `share` and `text` before they are shown; for subclasses."""
 
     def _watch(self) -> None:
         while not self._over.wait(PAUSE):
@@ -99,19 +99,19 @@ class Progress:
                 print(f"{self.name}: {', '.join(filter(None, words))}", file=sys.stderr, flush=True)
 
 
-class Part:
-    """A stretch of a `Progress`, with shares of its own from 0 to 1."""
+class ProgressPart:
+    """A section of a `Progress`, with shares from 0 to 1."""
 
     def __init__(self, whole: Progress, start: float, stop: float) -> None:
         self._whole, self._start, self._stop = whole, start, stop
 
     def update(self, share: float, text: str) -> None:
-        """Report that this share of the stretch is done, and what is done next."""
+        """Report the share of the section that is done, and the next step."""
         share = min(max(share, 0.0), 1.0)
         self._whole.update(self._start + share * (self._stop - self._start), text)
 
     def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
-        """Yield the items, each after its text is reported; they take about the same time."""
+        """Yield the items, which take about the same time, after reporting the text of each."""
         for number, item in enumerate(items):
             self.update(number / len(items), text(item))
             yield item
@@ -119,7 +119,7 @@ class Part:
 
 
 def _bars(console: Any) -> Any:
-    """Return rich's display with a line per task: name, bar, percentage, `text` and the time `left`."""
+    """Return a rich display with one line per task: name, bar, percentage, `text` and time `left`."""
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 

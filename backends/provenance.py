@@ -1,4 +1,4 @@
-"""What a reader needs to repeat a result: versions of libraries, backend, machine and revision."""
+"""The versions, backend, machine and revision that reproduce a result."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def revision() -> str | None:
-    """Return the git revision of the checkout that this package runs from; None for an installed one.
+    """Return the git revision of the checkout that this package runs from; None for an installed package.
 
-    It ends in -dirty where files have changed, but for the record of runs, which is no part of the code.
+    It ends in -dirty if files other than run records have changed.
     """
     commit = _git("describe", "--always", "--abbrev=12")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*/record.json")
@@ -47,10 +47,10 @@ def revision() -> str | None:
 
 
 def code_links(folder: Path) -> str | None:
-    """Return the address of a line of code with {path} and {line} in it, for a page in `folder`.
+    """Return a URL template with {path} and {line} for links to the code from a page in `folder`.
 
-    It is that of the published revision where the origin of the checkout has a web page, and else the file
-    itself; None for an installed package.
+    It points to the published revision if the checkout's origin has a web page, and otherwise to the local
+    file; None for an installed package.
     """
     root, origin, commit = (
         Path(__file__).resolve().parents[1],
@@ -65,12 +65,12 @@ def code_links(folder: Path) -> str | None:
 
 
 def origin(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what results depend on beyond their settings: versions, backend and revision."""
+    """Return the versions, backend and revision that a result depends on, besides its settings."""
     return {**record["versions"], "backend": record["backend"], "revision": record.get("revision")}
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Say in which entries `before` differs from `after`."""
+    """Describe the entries in which `before` differs from `after`."""
     return "; ".join(
         f"{name} is {before.get(name)!r}, not {after.get(name)!r}"
         for name in sorted({*before, *after})
@@ -79,9 +79,9 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def check_origin(record: dict[str, Any], here: dict[str, Any]) -> None:
-    """Raise ValueError if a worker would compute with other versions than the run was begun with."""
+    """Raise ValueError if a worker's versions differ from those with which the run started."""
     there, ours = origin(here), origin(record)
-    if there["revision"] is None or ours["revision"] is None:  # an installed package does not know it
+    if there["revision"] is None or ours["revision"] is None:  # unknown for an installed package
         there["revision"] = ours["revision"] = None
     if there != ours:
         raise ValueError(f"a worker of the cluster differs: {differences(there, ours)}; expected the same")
@@ -89,7 +89,7 @@ def check_origin(record: dict[str, Any], here: dict[str, Any]) -> None:
 
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).parents[1]
-    if not (root / ".git").exists():  # git itself would find a repository further up, which is not ours
+    if not (root / ".git").exists():  # git itself would find an enclosing repository
         return None
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Scrambled Sobol points, and the quantiles that shape them. Both need scipy, an optional dependency."""
+"""Scrambled Sobol points, and gamma quantiles. Both need scipy, an optional dependency."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def _scipy() -> Any:
         import scipy.stats
     except ImportError as error:
         raise ImportError(
-            "quasi-random points need scipy, which is not installed; pip install 'phiball[verify]' brings it"
+            "quasi-random points need scipy, which is not installed: pip install 'phiball[verify]'"
         ) from error
     return scipy
 
 
 def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
-    """Points of (0, 1)^d, shape (..., n, d): one scrambled Sobol set, shifted anew for each batch entry."""
+    """Points in (0, 1)^d, shape (..., n, d): a scrambled Sobol set with a random shift per batch entry."""
     *batch, n, d = shape
     engine = _scipy().stats.qmc.Sobol
     if not 1 <= d <= engine.MAXDIM:
         raise ValueError(
-            f"the points have {d} coordinates; expected 1 to {engine.MAXDIM}, as Sobol's set has"
+            f"the points have {d} coordinates; expected 1 to {engine.MAXDIM}, the limit for Sobol points"
         )
-    # A linear scramble of the set, and a digital shift of its own for each batch entry: so every point
-    # is uniform, and the entries are independent given the scramble. The lowest bits are drawn anew.
+    # A linear scramble of the set, and a digital shift for each batch entry: every point is uniform, and the
+    # entries are independent given the scramble. The lowest bits are random.
     size = 1 << max(0, n - 1).bit_length()
-    # A seed that is drawn, as scipy would spawn from a generator, which its saved state does not record.
+    # Draw a seed: scipy would spawn from a generator, which the saved state does not record.
     seed = int(generator.integers(1 << 63))
     points = engine(d, scramble=True, bits=_BITS, rng=np.random.default_rng(seed)).random(size)[:n]
     digits = (points * (1 << _BITS)).astype(np.uint32)

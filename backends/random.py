@@ -1,4 +1,4 @@
-"""Random numbers for any library: one seed, one object, draws made where an array lives."""
+"""Random numbers for every array library and device, from one seed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Shape = tuple[int, ...]
 
 
 class Rng:
-    """A source of random numbers for every library, made by `rng`.
+    """A random number generator for every library, created by `rng`.
 
-    Each method draws for the library, the device and, unless it returns integers, the dtype of the array
-    `like`. The same seed gives the same run within one library and device. Each library has a stream of its
-    own: a draw for torch does not affect NumPy's.
+    Each method draws with the library, on the device and, except for integers, in the dtype of the array
+    `like`. A seed determines the draws within one library and device. Each library has its own stream: a draw
+    with torch does not affect NumPy's.
 
     >>> import numpy as np
-    >>> source = rng(7)
-    >>> source.normal((2, 3), like=np.empty(0)).shape
+    >>> generator = rng(7)
+    >>> generator.normal((2, 3), like=np.empty(0)).shape
     (2, 3)
-    >>> saved = source.state()
-    >>> draw = source.uniform((), like=np.empty(0))
+    >>> saved = generator.state()
+    >>> draw = generator.uniform((), like=np.empty(0))
     >>> bool(draw == Rng.restore(saved).uniform((), like=np.empty(0)))
     True
     """
@@ -42,16 +42,16 @@ class Rng:
         self._streams: dict[tuple[str, str], Any] = {}
 
     def __repr__(self) -> str:
-        """The seed, and whether it is the source of a whole run or one that was spawned."""
+        """The seed, and the key of a spawned generator."""
         key = tuple(self._seed.spawn_key)
         return f"rng({self._seed.entropy})" if not key else f"rng({self._seed.entropy}), spawned as {key}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What copy and pickle make a source of, which goes on as this one does."""
+        """Support copy and pickle; the copy continues with the same draws."""
         return Rng.restore, (self.state(),)
 
     def _stream(self, like: Array) -> Any:
-        """The generator for the library and device of `like`, made on first use."""
+        """The generator for the library and device of `like`, created on first use."""
         kind = library(like)
         where = str(like.device) if kind in ("torch", "cupy") else "cpu"
         stream = self._streams.get((kind, where))
@@ -69,9 +69,9 @@ class Rng:
         return u
 
     def fill(self, out: Array) -> None:
-        """Overwrite `out`, contiguous numbers of NumPy or torch, with the next draws that `uniform` makes.
+        """Overwrite `out`, a contiguous array of NumPy or torch, with the next draws of `uniform`.
 
-        Several calls give the draws of one, so that numbers can be used while they are in a cache.
+        Several calls give the same draws as one call, so that numbers can be used while they are in cache.
         """
         self._stream(out).fill(out)
 
@@ -105,7 +105,7 @@ class Rng:
         """Scrambled Sobol points in (0, 1)^d, where shape = (..., n, d).
 
         Each number is uniform. The n points of one batch entry fill the cube evenly, and the entries are
-        independent. They are made on the host and need scipy.
+        independent. They are computed in main memory and need scipy.
         """
         host = self._stream(np.empty(0))
         return array_namespace(like).asarray(
@@ -114,13 +114,13 @@ class Rng:
         )
 
     def spawn(self, n: int) -> list[Rng]:
-        """Make `n` new sources, independent of this one and of each other."""
+        """Create `n` new generators, independent of this one and of each other."""
         return [Rng(child) for child in self._seed.spawn(n)]
 
     def keyed(self, name: str) -> Rng:
-        """The source that belongs to `name`, whatever has been drawn or spawned before.
+        """The generator for `name`, independent of previous draws and spawns.
 
-        The same seed and name give the same source; sources of different names are independent.
+        The same seed and name give the same generator; generators of different names are independent.
 
         >>> rng(7).keyed("task 1").integers(100, (3,), like=np.empty(0)).tolist()
         [27, 35, 60]
@@ -130,7 +130,7 @@ class Rng:
         return Rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
 
     def state(self) -> dict[str, Any]:
-        """Everything that `restore` needs to go on from here, in plain values that pickle."""
+        """The state for `restore`, as plain values that pickle."""
         seed = self._seed
         return {
             "entropy": seed.entropy,
@@ -141,7 +141,7 @@ class Rng:
 
     @staticmethod
     def restore(state: dict[str, Any]) -> Rng:
-        """The source that `state` was taken from, as it was at that moment."""
+        """The generator with a saved state."""
         seed = np.random.SeedSequence(
             state["entropy"], spawn_key=state["spawn_key"], n_children_spawned=state["children"]
         )
@@ -153,7 +153,7 @@ class Rng:
 
 
 def rng(seed: int | None = None) -> Rng:
-    """Make a source of random numbers that serves every library.
+    """Create a random number generator for every library.
 
     Arguments:
     - `seed`: a whole number, zero or more; None draws fresh entropy from the operating system.
@@ -172,8 +172,8 @@ def as_rng(rng: Any) -> Rng:
     """Convert the argument `rng` of a function to an `Rng`.
 
     Arguments:
-    - `rng`: None for fresh entropy, a whole number (the seed), a generator of NumPy or torch, from which a seed
-      is drawn, or an `Rng`, which is returned as it is.
+    - `rng`: None for fresh entropy, an integer seed, a generator of NumPy or torch, from which a seed is
+      drawn, or an `Rng`, which is returned unchanged.
 
     >>> import numpy as np
     >>> as_rng(3)
@@ -199,7 +199,7 @@ def as_rng(rng: Any) -> Rng:
 
 
 def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
-    # Streams of two libraries on one seed must not coincide: the name goes into the spawn key.
+    # The spawn key contains the library, so that streams of two libraries with one seed differ.
     words = np.frombuffer(f"{kind}/{where}".ljust(32).encode()[:32], dtype=np.uint32)
     key = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *(int(word) for word in words)))
     if kind == "torch":
@@ -210,7 +210,7 @@ def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
 
 
 class _NumpyStream:
-    """Draws of a NumPy generator, handed to NumPy or array-api-strict."""
+    """Draws of a NumPy generator, as arrays of NumPy or array-api-strict."""
 
     def __init__(self, key: np.random.SeedSequence) -> None:
         self._pcg = np.random.Generator(np.random.PCG64(key))
@@ -258,10 +258,10 @@ class _NumpyStream:
 
 
 class _CupyStream(_NumpyStream):
-    """Draws of CuPy's own generators, which never leave the device.
+    """Draws of CuPy's generators, made on the device.
 
-    CuPy cannot save the state of a generator, so each draw has a counter-based one of its own,
-    and the count of draws is the state.
+    CuPy cannot save the state of a generator, so that each draw uses a new counter-based generator, and the
+    number of draws is the state.
     """
 
     def __init__(self, key: np.random.SeedSequence) -> None:
@@ -313,11 +313,11 @@ class _TorchStream:
         return self._torch.randn(shape, dtype=like.dtype, **self._where(like))
 
     def exponential(self, shape: Shape, like: Array) -> Array:
-        # torch's own exponential_ takes four times as long.
+        # torch's exponential_ takes four times as long.
         return self.uniform(shape, like).neg_().log1p_().neg_()
 
     def gamma(self, concentration: float, shape: Shape, like: Array) -> Array:
-        """Marsaglia and Tsang's rejection: torch's own gamma takes no generator."""
+        """Marsaglia and Tsang's rejection method: torch's gamma takes no generator."""
         torch = self._torch
         boost = concentration < 1  # Gamma(a) = Gamma(a + 1) U^(1/a)
         d = concentration + (1 if boost else 0) - 1 / 3
@@ -331,7 +331,7 @@ class _TorchStream:
         return out.reshape(shape)
 
     def _candidates(self, d: float, n: int, like: Array) -> tuple[Array, Array]:
-        """Candidates for n numbers of the Gamma(d + 1/3) distribution, and which of them are accepted."""
+        """Candidates for n Gamma(d + 1/3) numbers, and a mask of those accepted."""
         z = self.normal((n,), like)
         v = z.mul((9 * d) ** -0.5).add_(1).pow_(3)  # d v is the candidate
         # log u < z^2/2 + d (1 - v + log v), which is NaN, and so false, for v <= 0

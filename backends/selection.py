@@ -23,11 +23,11 @@ DEFAULT = "numba"
 
 @dataclass(frozen=True)
 class Backend:
-    """A named place for arrays: an Array API namespace, and the fast kernels that go with it.
+    """A named backend: an Array API namespace and its fast kernels.
 
     - `name`: as in PHIBALL_BACKEND, `set_backend` and `backend`.
-    - `module`: the Array API namespace; `package`: the library behind it; `install`: how to install that.
-    - `kernels`: the fast kernel of a reference function, both as "module:name", imported on first use.
+    - `module`: the Array API namespace; `package`: the library behind it; `install`: how to install it.
+    - `kernels`: maps reference functions to fast kernels, both as "module:name", imported on first use.
 
     >>> float(BACKENDS["numpy"].namespace.sum(BACKENDS["numpy"].namespace.ones(3)))
     3.0
@@ -41,7 +41,7 @@ class Backend:
 
     @property
     def namespace(self) -> Any:
-        """The Array API namespace in which this backend makes new arrays."""
+        """The Array API namespace in which this backend creates arrays."""
         try:
             return import_module(self.module)
         except ImportError as error:
@@ -63,7 +63,7 @@ _loaded: dict[str, Callable[..., Any]] = {}
 
 
 def _load(target: str, backend: Backend) -> Callable[..., Any]:
-    """The function that "module:function" names, imported on first use."""
+    """The function named by "module:function", imported on first use."""
     function = _loaded.get(target)
     if function is None:
         module, name = target.split(":")
@@ -73,6 +73,11 @@ def _load(target: str, backend: Backend) -> Callable[..., Any]:
             raise backend.missing() from error
         _loaded[target] = function
     return function
+
+
+def _numba_kernels(reference: str, module: str, *names: str) -> dict[str, str]:
+    """The entries of `kernels` for functions of a module of refimpl, and of the same names in numba/."""
+    return {f"phiball.refimpl.{reference}:{n}": f"phiball.backends.numba.{module}:{n}" for n in names}
 
 
 _NUMPY = "numpy"
@@ -85,18 +90,13 @@ BACKENDS: dict[str, Backend] = {
             _NUMPY,
             "numba",
             "pip install numba",
-            {
-                "phiball.refimpl.distributions.tilting:aimed_2": "phiball.backends.numba.balls:aimed_2",
-                "phiball.refimpl.distributions.tilting:first_kept": "phiball.backends.numba.balls:first_kept",
-                "phiball.refimpl.distributions.tilting:tilt_sizes": "phiball.backends.numba.balls:tilt_sizes",
-                "phiball.refimpl.distributions.tilting:tilted_inf": "phiball.backends.numba.balls:tilted_inf",
-                "phiball.refimpl.distributions.uniform:placed": "phiball.backends.numba.balls:placed",
-                "phiball.refimpl.inner.multiplier:multiplier": "phiball.backends.numba.multiplier:multiplier",
-                "phiball.refimpl.inner.solvers:solve": "phiball.backends.numba.solve:solve",
-                "phiball.refimpl.inner.solvers:solve_ragged": "phiball.backends.numba.solve:solve_ragged",
-                "phiball.refimpl.qlearning.q_learning:q_run": "phiball.backends.numba.qlearning:q_run",
-                "phiball.refimpl.validation:all_finite": "phiball.backends.numba.solve:all_finite",
-            },
+            _numba_kernels("distributions.tilting", "balls", "first_accepted", "tilt_norms")
+            | _numba_kernels("distributions.tilting", "balls", "tilted_points_2", "tilted_points_inf")
+            | _numba_kernels("distributions.uniform", "balls", "ball_points")
+            | _numba_kernels("inner.multiplier", "multiplier", "multiplier")
+            | _numba_kernels("inner.solvers", "solve", "solve", "solve_ragged")
+            | _numba_kernels("qlearning.q_learning", "qlearning", "q_run")
+            | _numba_kernels("validation", "solve", "all_finite"),
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),
         Backend("cupy", "array_api_compat.cupy", "cupy", "pip install 'phiball[cupy]'"),
@@ -109,8 +109,8 @@ BACKENDS: dict[str, Backend] = {
 ['numpy', 'numba', 'torch', 'cupy', 'strict']
 """
 
-_seen: set[str] = set()  # backends of the environment variable whose library is installed
-_default: Backend | None = None  # of the process, set by `set_backend`
+_seen: set[str] = set()  # backends from the environment variable whose library is installed
+_default: Backend | None = None  # set by `set_backend`
 _chosen: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
 
 
@@ -123,7 +123,7 @@ def _find(name: str, source: str) -> Backend:
 
 
 def active() -> Backend:
-    """The backend in force: of `backend`, else of `set_backend`, else PHIBALL_BACKEND, else numba.
+    """The active backend: that of `backend`, `set_backend` or PHIBALL_BACKEND, in this order, or numba.
 
     >>> with backend("numpy"):
     ...     active().name
@@ -134,7 +134,7 @@ def active() -> Backend:
         return chosen
     backend = _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
     if backend.name not in _seen:
-        _ = backend.namespace  # a missing library is reported, even if no array is made in it
+        _ = backend.namespace  # report a missing library even if no array is created in it
         _seen.add(backend.name)
     return backend
 
@@ -145,8 +145,7 @@ def set_backend(name: str) -> None:
     Arguments:
     - `name`: one of `BACKENDS`.
 
-    The backend says where new arrays are made and which kernels are consulted; arrays that you pass in keep
-    their library.
+    The backend determines where new arrays are created and which kernels run; arguments keep their library.
 
     >>> set_backend("abacus")
     Traceback (most recent call last):
@@ -154,13 +153,13 @@ def set_backend(name: str) -> None:
     """
     global _default
     backend = _find(name, "the backend")
-    _ = backend.namespace  # a missing library is reported here, not at the first array
+    _ = backend.namespace  # report a missing library here, not at the first array
     _default = backend
 
 
 @contextmanager
 def backend(name: str) -> Iterator[Backend]:
-    """Select a backend in a `with` block, for the thread or asyncio task that runs it and no other.
+    """Select a backend in a `with` block, for the current thread or asyncio task only.
 
     Arguments:
     - `name`: one of `BACKENDS`.
@@ -181,12 +180,11 @@ def backend(name: str) -> Iterator[Backend]:
 
 
 def kernel(reference: Callable[P, R]) -> Callable[P, R]:
-    """Mark a reference function, which the kernel that the active backend registers for it replaces.
+    """Mark a reference function, which a kernel of the active backend may replace.
 
-    A kernel takes the same arguments and returns the same result. It may decline by returning
-    `NotImplemented`: then the reference runs. The reference itself stays available as the attribute
-    `reference` of the decorated function. A kernel is registered in `Backend.kernels` by the module and the
-    qualified name of its reference, so that other functions of that name are left alone.
+    A kernel takes the same arguments and returns the same result, or declines with `NotImplemented`: then the
+    reference runs. The attribute `reference` of the decorated function is the reference. `Backend.kernels`
+    identifies it by module and qualified name, so that another function of the same name is not replaced.
 
     >>> @kernel
     ... def total(x):
@@ -238,7 +236,7 @@ def _identity(results: tuple[Array, ...]) -> tuple[Array, ...]:
 
 def _to_torch(results: tuple[Any, ...]) -> tuple[Array, ...]:
     from_numpy = import_module("torch").from_numpy
-    arrays = map(np.asarray, results)  # NumPy makes numbers of arrays without axes
+    arrays = map(np.asarray, results)  # NumPy turns arrays without axes into numbers
     return tuple(from_numpy(x if x.flags.writeable else x.copy()) for x in arrays)
 
 

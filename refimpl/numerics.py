@@ -1,4 +1,4 @@
-"""Rounding, in one place: what counts as rounding, sums of many numbers, and exact sums of two."""
+"""Rounding: tolerances, accurate sums and directed rounding."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from math import log2, prod
 
 from phiball.backends import Array, array_namespace, detach
 
-_BLOCK = 32  # numbers that are left to the library's own sum, in whatever order it takes them
+_BLOCK = 32  # numbers that the library's own sum adds, in any order
 
 
 def tolerance(x: Array, scale: float = 1.0) -> float:
-    """What counts as rounding for the dtype of `x`, for quantities of size `scale`."""
+    """The rounding error to expect in the dtype of `x`, for quantities of size `scale`: 8 eps scale."""
     xp = array_namespace(x)
     return 8.0 * float(xp.finfo(x.dtype).eps) * scale
 
 
 def rounding(losses: Array, scale: float = 1.0) -> float:
-    """What the value of a solution for losses (..., m) may be off beyond its gap: 8 eps (8 + log2 m) scale.
+    """The error of a solution's value beyond its gap, for losses (..., m): at most 8 eps (8 + log2 m) scale.
 
-    eps is that of their dtype, `scale` is max abs f, times 1 + abs(k) for `cressie_read(k)`.
+    eps is the machine epsilon of their dtype, `scale` is max abs f, times 1 + abs(k) for `cressie_read(k)`.
     """
     return tolerance(losses, (8.0 + log2(losses.shape[-1])) * scale)
 
 
 def total(x: Array, *, keepdims: bool = False) -> Array:
-    """The sum along the last axis, to log2(m) roundings wherever the array lies in memory.
+    """The sum along the last axis, with an error of log2(m) roundings for every memory layout.
 
-    A library's own sum of m numbers may have m roundings, for an order of the axes that it does not expect.
+    A library's own sum of m numbers may have m roundings along a strided axis.
     """
     xp = array_namespace(x)
     single = []
@@ -51,21 +51,21 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def add_up(a: Array, b: Array) -> Array:
-    """a + b, rounded upwards."""
+    """a + b, rounded up."""
     xp = array_namespace(a)
     s, e = two_sum(a, b)
     return xp.where(e > 0, xp.nextafter(s, xp.full_like(s, xp.inf)), s)
 
 
 def cast_up(x: Array, dtype: object) -> Array:
-    """`x` in another precision, rounded upwards."""
+    """`x` in another dtype, rounded up."""
     xp = array_namespace(x)
     y = xp.astype(x, dtype, copy=False)
     return xp.where(y < x, xp.nextafter(y, xp.full_like(y, xp.inf)), y)
 
 
 def largest(v: Array) -> float:
-    """The largest |v_j| of all, NaN if v holds one; 0 if v is empty."""
+    """The largest |v_j|; NaN if v contains NaN, 0 if v is empty."""
     xp = array_namespace(v)
     v = detach(v)
     return max(abs(float(xp.max(v))), abs(float(xp.min(v)))) if prod(v.shape) else 0.0

@@ -1,4 +1,4 @@
-"""One-line reprs of results: numbers are rounded, and arrays are shown by their shape."""
+"""One-line reprs of results, with rounded numbers and the shapes of arrays."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from phiball.backends import detach, is_array_api_obj
 def one_line(result: Any) -> str:
     """The repr of a dataclass in one line, for arrays of any library.
 
-    Numbers have four significant digits, batches are summarised by their shape. A dataclass uses it as
-    `__repr__ = one_line` in its body.
+    Numbers have four significant digits; of arrays only the shape is shown. To use it, put
+    `__repr__ = one_line` into the body of a dataclass.
 
     >>> import numpy as np
     >>> from dataclasses import dataclass
@@ -35,6 +35,6 @@ def _shown(name: str, value: Any) -> str:
     if not is_array_api_obj(value):
         return f"{name}={value!r}"
     if tuple(value.shape) == ():
-        with suppress(RuntimeError, TypeError, ValueError):  # a tensor may have no number, under torch.func
+        with suppress(RuntimeError, TypeError, ValueError):  # a tensor under torch.func has no number
             return f"{name}={float(detach(value)):.4g}"
     return f"{name} of shape {tuple(value.shape)}"

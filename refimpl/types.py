@@ -1,8 +1,8 @@
-"""The contracts that users implement: losses, gradients, reference distributions, estimators and proposals.
+"""Protocols that users implement: losses, gradients, reference distributions, estimators and proposals.
 
 N data points have shape (N,) + event, where event is the shape of one point: (d,) for a vector, (channels,
-height, width) for an image. k perturbed points have shape (k,) + event, and i (k,) int64 holds the data point
-that each comes from, so that their labels are y[i].
+height, width) for an image. k perturbed points have shape (k,) + event, and i (k,) int64 holds the index of
+the data point that each comes from, so that their labels are y[i].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phiball.refimpl.printing import one_line
 __all__ = ["Distribution", "Estimator", "Gradient", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
 
 Loss: TypeAlias = Callable[[Array, Array], Array]
-"""A function loss(x, i) that returns the loss of each point x (k,) + event on its own, as an array (k,).
+"""A function loss(x, i): the losses (k,) of points x (k,) + event, where each loss depends on its x alone.
 
 >>> import numpy as np
 >>> y = np.array([1.0, -1.0])
@@ -28,7 +28,7 @@ Loss: TypeAlias = Callable[[Array, Array], Array]
 """
 
 Gradient: TypeAlias = Callable[[Array, Array], Array]
-"""A function gradient(x, i) that returns the gradient of each loss in its point, of the shape of x.
+"""A function gradient(x, i): the gradients in x of the losses of points x (k,) + event, shaped like x.
 
 Only libraries without automatic differentiation need one.
 
@@ -40,7 +40,7 @@ Only libraries without automatic differentiation need one.
 
 
 class Distribution(Protocol):
-    """A reference distribution nu_z: a Ball, a Gaussian, or anything else with their `sample`.
+    """A reference distribution nu_z: a Ball, a Gaussian, or another class with the method `sample`.
 
     >>> import numpy as np
     >>> from phiball import ENTROPIC, robust_risk
@@ -50,9 +50,8 @@ class Distribution(Protocol):
     ...         shape = (*batch, n_samples, *event)
     ...         b = rng.exponential(shape, like=x) - rng.exponential(shape, like=x)
     ...         return np.expand_dims(x, axis=len(batch)) + b
-    >>> risk = robust_risk(
-    ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, n_samples=100, rng=0
-    ... )
+    >>> cosine, x = lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1))
+    >>> risk = robust_risk(cosine, x, Laplace(), 1.0, ENTROPIC, n_samples=100, rng=0)
     >>> bool(risk.value < 1)
     True
     """
@@ -86,7 +85,7 @@ class LevelGroup:
 
 
 class Estimator(Protocol):
-    """How many perturbed points each data point of a batch gets: SG, RTMLMC, or your own.
+    """The number of perturbed points for each data point of a batch: SG, RTMLMC, or your own class.
 
     >>> import numpy as np
     >>> from phiball import ENTROPIC, Ball, RegularizedLoss, rng
@@ -103,7 +102,7 @@ class Estimator(Protocol):
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """Assign a level to each of n data points; each position 0, ..., n - 1 is in exactly one group.
 
-        Random numbers are drawn from `rng` in the library and on the device of `like`.
+        Random numbers are drawn with the library and on the device of `like`.
         """
 
 
@@ -136,7 +135,7 @@ class PreparedProposal:
 
 
 class Proposal(Protocol):
-    """How perturbed points are drawn and weighted: Uniform, Tilted, or your own.
+    """How perturbed points are drawn and weighted: Uniform, Tilted, or your own class.
 
     >>> from phiball import ENTROPIC, Ball, Tilted
     >>> proposal: Proposal = Tilted()
@@ -145,7 +144,7 @@ class Proposal(Protocol):
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the weights of the points of each data point are normalised to sum to one."""
+        """Whether the weights of each data point's points are normalised to sum to one."""
 
     def check(self, reference: Distribution, divergence: Divergence) -> None:
         """Raise unless points can be drawn from the reference and weighted for the divergence."""

@@ -27,9 +27,9 @@ def valid_number(
     least: float | None = None,
     infinite: bool = False,
 ) -> float:
-    """`value` as a float, or an error unless it is a number, `above` or at `least` a bound.
+    """`value` as a float, or an error unless it is a finite number within the bounds.
 
-    It is finite, unless `infinite` allows inf.
+    It must be greater than `above` and at least `least`; `infinite` allows inf.
     """
     try:
         if isinstance(value, (bool, str, bytes, complex)):
@@ -48,7 +48,7 @@ def valid_number(
 
 
 def valid_count(name: str, n: object, least: int = 1) -> int:
-    """`n` as an int, or an error unless it is a whole number of at least `least`."""
+    """`n` as an int, or an error unless it is an integer of at least `least`."""
     try:
         count = -1 if isinstance(n, bool) else index(n)  # type: ignore[arg-type]
     except TypeError:
@@ -59,9 +59,9 @@ def valid_count(name: str, n: object, least: int = 1) -> int:
 
 
 def valid_rng(rng: Rng | None) -> Rng:
-    """`rng`, or an error unless it is a source of random numbers."""
+    """`rng`, or an error unless it is an `Rng`."""
     if not isinstance(rng, Rng):
-        raise TypeError(f"rng is {rng!r}; expected what phiball.backends.rng(seed) makes")
+        raise TypeError(f"rng is {rng!r}; expected an Rng, such as phiball.rng(0)")
     return rng
 
 
@@ -73,21 +73,21 @@ def valid_array(name: str, x: Array) -> None:
             "for example numpy.asarray(..., dtype=float)"
         )
     if hasattr(x, "mask") and hasattr(x, "filled"):
-        raise TypeError(f"{name} is a masked array; expected a plain one, with p = 0 for what is masked")
+        raise TypeError(f"{name} is a masked array; expected a plain array, with p = 0 at masked entries")
     _valid_memory(name, x)
     xp = array_namespace(x)
     if x.dtype not in (xp.float32, xp.float64):
-        order = "" if getattr(x.dtype, "isnative", True) else ", in the byte order of another machine"
+        order = "" if getattr(x.dtype, "isnative", True) else ", which is not in native byte order"
         raise TypeError(f"{name} has dtype {x.dtype}{order}; expected float32 or float64")
 
 
 def _valid_memory(name: str, x: Array) -> None:
-    """Raise if `x` is a torch tensor without a number for each entry."""
+    """Raise if `x` is a sparse torch tensor or one on the meta device."""
     layout = str(getattr(x, "layout", "torch.strided"))
     if layout != "torch.strided":
-        raise TypeError(f"{name} is a tensor of layout {layout}; expected a dense one, by to_dense()")
+        raise TypeError(f"{name} is a tensor of layout {layout}; expected a dense one: call to_dense()")
     if str(getattr(x, "device", "")) == "meta":
-        raise TypeError(f"{name} is on the device meta, which holds no numbers; expected a tensor that does")
+        raise TypeError(f"{name} is on the meta device, which holds no numbers; expected a tensor with data")
 
 
 def valid_losses(losses: Array) -> None:
@@ -105,7 +105,7 @@ def all_finite(x: Array) -> bool:
     xp = array_namespace(x)
     x = detach(x)
     with ignore_float_warnings():
-        # One pass: a finite sum has finite terms. Only a sum that overflows needs a closer look.
+        # Usually one pass: a finite sum has finite terms, and an overflow needs a second look.
         return isfinite(float(xp.sum(x))) or bool(xp.all(xp.isfinite(x)))
 
 
@@ -122,7 +122,7 @@ def valid_eta(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> Array:
-    """`eta` as an array of `shape`, losses.shape[:-1], which the message calls `rows`, or an error."""
+    """`eta` as an array of `shape`, by default losses.shape[:-1]; `rows` names the shape in messages."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1] if shape is None else shape
     if not check_eta(eta, losses, shape, rows=rows):
@@ -140,7 +140,7 @@ def check_eta(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `eta` is an array; raise unless it has the right type and shape, or is a valid number."""
+    """Whether `eta` is an array; raise unless it is one of the right type and shape or a valid number."""
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         _check_setting("eta", eta, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
@@ -178,7 +178,7 @@ def valid_budget(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> Array:
-    """`budget` as an array of `shape`, losses.shape[:-1], which the message calls `rows`, or an error."""
+    """`budget` as an array of `shape`, by default losses.shape[:-1]; `rows` names the shape in messages."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1] if shape is None else shape
     if not check_budget(budget, losses, shape, rows=rows):
@@ -196,7 +196,7 @@ def check_budget(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `budget` is an array; raise unless it has the right type and shape, or is a valid number."""
+    """Whether `budget` is an array; raise unless it is one of the right type and shape or a valid number."""
     if not isinstance(budget, (int, float)) and is_array_api_obj(budget):
         _check_setting("budget", budget, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
@@ -209,7 +209,7 @@ def check_budget(
 
 
 def check_budget_range(budget: Array) -> None:
-    """Raise unless the entries of `budget` are finite and not negative."""
+    """Raise unless the entries of `budget` are finite and nonnegative."""
     xp = array_namespace(budget)
     if not xp.all((budget >= 0) & xp.isfinite(budget)):
         raise ValueError(f"budget is {_short(budget)}; expected finite, nonnegative numbers")
@@ -226,7 +226,7 @@ def _check_setting(name: str, x: Array, losses: Array, shape: tuple[int, ...], r
 
 
 def valid_p(p: Array | None, losses: Array) -> Array | None:
-    """`p` in double precision, of the shape of `losses`, with rows that sum to one, or an error."""
+    """`p` in double precision, broadcast to the shape of `losses` and rescaled to sum one, or an error."""
     if p is None:
         return None
     check_p(p, losses)
@@ -245,16 +245,16 @@ def check_p(p: Array, losses: Array) -> None:
 
 
 def valid_distribution(name: str, p: Array) -> Array:
-    """`p` rescaled to rows that sum to one, or an error unless they are probabilities."""
+    """`p` rescaled so that each row sums to one, or an error unless rows are probabilities."""
     return array_namespace(p).astype(double_distribution(name, p), p.dtype, copy=False)
 
 
 def double_distribution(name: str, p: Array) -> Array:
-    """The same in double precision."""
+    """`valid_distribution` in double precision."""
     xp = array_namespace(p)
     if not xp.all(p >= 0):
-        raise ValueError(f"{name} contains {_first(p, ~(p >= 0))}; expected probabilities, none negative")
-    # A distribution that was computed in single precision is taken, and rescaled; anything else is not.
+        raise ValueError(f"{name} contains {_first(p, ~(p >= 0))}; expected nonnegative probabilities")
+    # Accept, and rescale, a distribution that was computed in single precision.
     loose = 1e-6 if p.dtype == xp.float64 else 1e-4
     p = to_double(p)
     with ignore_float_warnings():
@@ -268,7 +268,7 @@ def double_distribution(name: str, p: Array) -> Array:
 def check_same_array_type(
     name: str, x: Array, y: Array, *, other: str = "losses", dtype: bool = False
 ) -> None:
-    """Raise unless `x` has the library and the device of `y`, called `other`, and its dtype if asked."""
+    """Raise unless `x` has the library and device of `y`, called `other`, and, if `dtype`, its dtype."""
     try:
         array_namespace(x, y)
     except TypeError:
@@ -282,7 +282,7 @@ def check_same_array_type(
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether an array of `shape` broadcasts to `target` without changing it."""
+    """Whether an array of `shape` broadcasts to exactly the shape `target`."""
     if len(shape) > len(target):
         return False
     pairs = zip(reversed(shape), reversed(target), strict=False)
@@ -298,6 +298,6 @@ def _first_bad(x: Array) -> float:
 
 
 def _short(x: object) -> str:
-    with ignore_float_warnings():  # pandas has some of its own, when it shows float16
+    with ignore_float_warnings():  # pandas warns when it prints float16
         text = " ".join(repr(x).split())
     return text if len(text) <= 80 else text[:77] + "..."

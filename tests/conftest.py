@@ -21,7 +21,7 @@ from tests.support.arrays import (
 
 __all__ = ["arrays", "doubles", "one_thread"]
 
-# A failure must come back on the next run, and a slow machine must not cause one.
+# Failures are reproducible, and a slow machine causes none.
 settings.register_profile(
     "phiball",
     derandomize=True,
@@ -33,26 +33,26 @@ settings.register_profile("fuzz", settings.get_profile("phiball"), derandomize=F
 settings.load_profile("phiball")
 
 NOT_RUN = pytest.StashKey[Counter[str]]()
-"""How many tests have no case at a place, by place and reason."""
+"""The number of tests that were not run on a backend or device, by name and reason."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fast`, for `make test-fast`, and `--gpu`, for machines with a GPU."""
+    """Add `--fast`, for `make test-fast`, and `--gpu`, for machines with a GPU."""
     parser.addoption(
         "--fast",
         action="store_true",
-        help="run the first case of each test, on the Numba backend in double precision, and leave out "
-        "the tests marked slow: some seconds in every package after an edit, not a proof",
+        help="run the first case of each test, on the Numba backend in double precision, without the tests "
+        "marked slow",
     )
     parser.addoption(
         "--gpu",
         action="store_true",
-        help="run the cases that need a GPU, and no others; an error where there is none",
+        help="run only the tests that need a GPU; an error without one",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of what `--fast` leaves out; `--gpu` without a GPU is an error."""
+    """Register the markers; `--gpu` without a GPU is an error."""
     config.addinivalue_line("markers", "slow: takes more than about half a second")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
     config.stash[NOT_RUN] = Counter()
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on every backend and dtype that there are, or with `--fast` on one."""
+    """Run a test on every available backend and dtype, or with `--fast` on one."""
     fast, gpu = (metafunc.config.getoption(name) for name in ("fast", "gpu"))
     for fixture in DTYPES.keys() & set(metafunc.fixturenames):
         places = FAST_PLACES if fast else DEVICES if gpu else PLACES
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--fast`, keep the first case of each test that is not slow; with `--gpu`, what needs a GPU."""
+    """Keep the first case of each quick test with `--fast`, and the tests that need a GPU with `--gpu`."""
     kept = items
     if config.getoption("fast"):
         first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
@@ -94,19 +94,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker tells what it has not run: it alone has collected the tests."""
+    """Send the tests that were not run from a worker to the main process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not run"] = dict(session.config.stash[NOT_RUN])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """All workers collect the same tests."""
+    """Receive the tests that a worker has not run; all workers collect the same tests."""
     node.config.stash[NOT_RUN] |= Counter(getattr(node, "workeroutput", {}).get("not run", {}))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """One line per reason for the tests that were skipped or have no case at a place."""
+    """Print one line per reason for the tests that were skipped or not run on a backend."""
     reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
     for reason, count in reasons.items():
         terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")

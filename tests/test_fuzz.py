@@ -64,13 +64,13 @@ def batch(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
 
 
 def check_batch(f: Any, eta: Any, p: Any, divergence: Any, solve: Any) -> list[str]:
-    """The failures of a solver on a batch; a range of losses over eta beyond the dtype may be refused."""
+    """The failures of a solver on a batch; overflow of losses / eta may raise an error."""
     before = f.tobytes(), eta.tobytes()
     try:
         out = solve(f, eta, divergence, p=p)
     except ValueError:
         with np.errstate(over="ignore"):
-            return [] if np.any(np.isinf(np.ptp(f, axis=-1) / eta)) else ["refused"]
+            return [] if np.any(np.isinf(np.ptp(f, axis=-1) / eta)) else ["rejected"]
     if before != (f.tobytes(), eta.tobytes()):
         return ["modified its arguments"]
     return failures(Problem.of(f, eta, p, divergence), vars(out))
@@ -99,7 +99,7 @@ def test_random_batches_are_solved_to_rounding(
         (lambda out: replace(out, mu=out.mu + 1), "dual"),
     ],
 )
-def test_wrong_solutions_are_noticed(wrong: Any, failure: str) -> None:
+def test_wrong_solutions_are_detected(wrong: Any, failure: str) -> None:
     f = np.array([[0.0, 0.5, 1.0]])
     found = check_batch(
         f, np.array([1.0]), None, QUADRATIC, lambda *a, **k: wrong(phiball.worst_case(*a, **k))
@@ -107,7 +107,7 @@ def test_wrong_solutions_are_noticed(wrong: Any, failure: str) -> None:
     assert failure in found
 
 
-# --- Arguments of every kind: a right answer, or an error of one line -------------------------------
+# --- Arguments of every kind: a correct answer, or an error of one line -------------------------------
 
 
 KINDS = ["numpy"] * 6 + ["torch"] * 4 + ["strict", "list", "pandas", "meta", "sparse", "masked", "scalar"]
@@ -209,8 +209,8 @@ def snapshot(x: Any) -> Any:
     return np.asarray(x).tobytes() if hasattr(x, "shape") and np.asarray(x).dtype != object else repr(x)
 
 
-def result_or_refusal(work: Any, backend_name: str, *given: Any) -> Any:
-    """What `work` returns, or None if it raises a ValueError or TypeError of one line."""
+def result_or_error(work: Any, backend_name: str, *given: Any) -> Any:
+    """The result of `work`, or None if it raises a ValueError or TypeError of one line."""
     before, message = [snapshot(x) for x in given], "none"
     with backend(backend_name), warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -227,13 +227,13 @@ def result_or_refusal(work: Any, backend_name: str, *given: Any) -> Any:
     st.sampled_from(["worst_case", "worst_case", "budget", "dual_value", "bisection"]),
     st.sampled_from(DIVERGENCES), arguments_with_p(), ETAS, BACKENDS,
 )  # fmt: skip
-def test_any_argument_of_the_inner_problem_is_solved_or_refused(
+def test_any_argument_of_the_inner_problem_is_solved_or_rejected(
     name: str, divergence: Any, arrays: tuple[Argument, Argument | None], eta: Any, backend_name: str
 ) -> None:
     f, p = arrays
     x, reference = f.make(), None if p is None else p.make()
     if name == "dual_value":
-        out = result_or_refusal(
+        out = result_or_error(
             lambda: phiball.inner.dual_value(x, 0.5, eta, divergence, p=reference),
             backend_name,
             x,
@@ -243,7 +243,7 @@ def test_any_argument_of_the_inner_problem_is_solved_or_refused(
         solve = phiball.bisection if name == "bisection" else phiball.worst_case
         options = {"tol": 1e-2} if name == "bisection" else {}
         options |= {"budget" if name == "budget" else "eta": eta}
-        out = result_or_refusal(
+        out = result_or_error(
             lambda: solve(x, divergence=divergence, p=reference, **options), backend_name, x, reference
         )
     if out is None or f.dtype not in ("float32", "float64"):
@@ -335,11 +335,11 @@ def call_with_points(name: str, ball: Any, x: Any, v: Any, eta: Any, divergence:
 
 
 @given(st.sampled_from(METHODS), BALLS, point_arguments(), ETAS, st.sampled_from(DIVERGENCES), BACKENDS)
-def test_any_points_are_handled_or_refused(
+def test_any_points_are_handled_or_rejected(
     name: str, ball: Any, points: tuple[Argument, Argument], eta: Any, divergence: Any, backend_name: str
 ) -> None:
     x, v = (argument.make() for argument in points)
-    out = result_or_refusal(lambda: call_with_points(name, ball, x, v, eta, divergence), backend_name, x, v)
+    out = result_or_error(lambda: call_with_points(name, ball, x, v, eta, divergence), backend_name, x, v)
     if out is None or not {a.dtype for a in points} <= {"float32", "float64"}:
         return
     numbers = [argument.numbers() for argument in points]

@@ -64,7 +64,7 @@ def test_namespaces_are_the_folders_of_refimpl() -> None:
     fit = import_module("phiball.linear.fit")  # not a second copy
     assert fit is import_module("phiball.refimpl.linear.fit")
     assert fit.__spec__.name == "phiball.refimpl.linear.fit"
-    with pytest.raises(ModuleNotFoundError, match="linear.oops"):
+    with pytest.raises(ModuleNotFoundError, match=r"linear\.oops"):
         import_module("phiball.linear.oops")
 
 

@@ -1,4 +1,4 @@
-"""The pages run and lead somewhere: examples, links, pictures, commands and figures are what they say."""
+"""The Markdown pages: examples run, links and commands exist, figures agree with the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.paths import ROOT
 
-UNREAD = {".venv", "build", "results", "site"}  # folders of what is made, not written
+UNREAD = {".venv", "build", "results", "site"}  # generated folders
 PAGES = [
     path
     for path in sorted(ROOT.rglob("*.md"))
@@ -76,7 +76,7 @@ def unknown_targets(text: str) -> set[str]:
 
 @cache
 def help_of(path: tuple[str, ...]) -> str:
-    """What `phiball PATH --help` prints; nothing if there is no such command."""
+    """Return the output of `phiball PATH --help`, empty if there is no such command."""
     app = import_module("phiball.experiments.cli.app").app
     runner = import_module("typer.testing").CliRunner()
     shown = runner.invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
@@ -84,7 +84,7 @@ def help_of(path: tuple[str, ...]) -> str:
 
 
 def unknown_options(words: list[str]) -> set[str]:
-    """What of `phiball WORDS` the command line does not know: the command, or options."""
+    """Return the command or the options of `phiball WORDS` that do not exist."""
     path = tuple(word for word in takewhile(lambda word: not word.startswith("-"), words) if word.islower())
     known = set(re.findall(r"--[\w-]+", help_of(path)))
     named = {word.partition("=")[0] for word in words if word.startswith("--")}

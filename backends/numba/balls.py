@@ -1,6 +1,6 @@
-"""The numba backend's twins for points of balls: random numbers made into points, in one pass.
+"""Numba kernels that turn random numbers into points of balls, in one pass.
 
-They take NumPy arrays and torch tensors in main memory. The points come back in the memory of the numbers.
+They take NumPy arrays and torch tensors in main memory. The points overwrite the random numbers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 _TINY, _HUGE = 1e-30, 1e75  # as in refimpl/distributions/tilting.py
-_WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
+_WIDE = 64  # coordinates in one inner loop: points with fewer coordinates are processed together
 
 
-def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Any:
-    """Uniform points of the balls of norm 1, 2 and inf, or NotImplemented for others."""
+def ball_points(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Any:
+    """Uniform points of balls of norm 1, 2 and inf, or NotImplemented for other norms."""
     views = _views(b, z) if norm in (1.0, 2.0, inf) else None
     if views is None:
         return NotImplemented
@@ -32,7 +32,7 @@ def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> A
     return b
 
 
-def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
+def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
     """Tilted points of balls of norm inf, and log(nu/q)."""
     if as_numpy_view(z) is None:
         return NotImplemented
@@ -44,7 +44,7 @@ def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
     return points, to_library(log_w, z)
 
 
-def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
+def tilted_points_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
     """Tilted points of balls of norm 2, and log(nu/q)."""
     views = _views(v, z)
     if views is None:
@@ -56,30 +56,30 @@ def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, 
     return v, to_library(log_w, v)
 
 
-def first_kept(t: Array, d: int, u: Array) -> Any:
-    """The components of tilted points along the tilt, for norm 2: the first candidates that are kept."""
+def first_accepted(t: Array, d: int, u: Array) -> Any:
+    """The components of tilted points along the tilt, for norm 2: the first accepted candidates."""
     tilt = as_numpy_view(t)
     if tilt is None:
         return NotImplemented
     below, found = np.empty_like(tilt), np.zeros(len(tilt), np.bool_)
-    _first_kept(_rows(u, u.shape), contiguous(tilt), d, below, found)
+    _first_accepted(_rows(u, u.shape), contiguous(tilt), d, below, found)
     return to_library(below, t), to_library(found, t)
 
 
-def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -> Any:
-    """radius |s|, but at most 1e75, and log E exp(s.b), for norm 2."""
+def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> Any:
+    """min(radius |s|, 1e75) and log E exp(s.b), for norm 2."""
     tilts = as_numpy_view(s)
     if tilts is None:
         return NotImplemented
     both = np.empty((2, *tilts.shape[:-1]))
-    t, whole = both[0, ...], both[1, ...]  # arrays even for a single tilt, where both[0] is a copy
+    t, whole = both[0, ...], both[1, ...]  # both[0] would be a copy for a single tilt
     rows = contiguous(tilts).reshape(-1, tilts.shape[-1])
     _sizes(rows, radius, steps, np.array(series), t.reshape(-1), whole.reshape(-1))
     return to_library(t, s), to_library(whole, s)
 
 
 def _views(b: Array, z: Array) -> tuple[Any, Any] | None:
-    """Numbers (rows, n, d) and centres (rows, d) on their own memory, or None where that cannot be."""
+    """Numbers (rows, n, d) and centres (rows, d) as views, or None if that is not possible."""
     numbers = as_numpy_view(b)
     if numbers is None or not numbers.flags.c_contiguous:
         return None
@@ -104,7 +104,7 @@ def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
             for j in range(d):
                 total += abs(b[i, k, j]) if norm == 1.0 else b[i, k, j] * b[i, k, j]
             factor[k] = total
-        for k in range(n):  # a loop with a logarithm and a root would not be vectorised
+        for k in range(n):  # a loop with both a logarithm and a root would not vectorise
             e = -log_normal(1.0 - u[i, k])
             size[k] = factor[k] + (e if norm == 1.0 else 2.0 * e)
         for k in range(n):
@@ -118,7 +118,7 @@ def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
 def _place_inf(b: Any, z: Any, radius: float) -> None:
     n, d = b.shape[1:]
     side, half = b.dtype.type(2.0 * radius), b.dtype.type(radius)
-    together = 1  # points that are placed as one, to fill a few vectors
+    together = 1  # points that are processed as one
     for k in range(2, min(n, _WIDE // d) + 1):
         together = k if n % k == 0 else together
     width, parts = together * d, n // together
@@ -135,7 +135,7 @@ def _place_inf(b: Any, z: Any, radius: float) -> None:
 
 @part(SUMS)
 def _laplace(u: Any) -> None:
-    """Turn uniform numbers into some of density exp(-|g|)/2: a digit is the sign, the rest the size."""
+    """Turn uniform numbers into Laplace numbers: the first bit is the sign, the rest the absolute value."""
     for j in range(u.size):
         side = 2.0 * np.float64(u[j]) - 1.0
         u[j] = copysign(log_normal(1.0 + (np.floor(side) - side)), side)
@@ -146,7 +146,7 @@ def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
     n, d = u.shape[1:]
     together = max(1, min(n, _WIDE // d))
     size, decay = np.empty((2, d))
-    # What meets the numbers is in their precision.
+    # Operands of the numbers have their dtype.
     rate, inverse, sign = np.empty((3, together * d), u.dtype)
     for i in range(len(u)):
         for j in range(d):
@@ -188,7 +188,7 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
         for j in range(d):
             along[j] = s[i, j] / top if top > 0.0 else 0.0
             square += along[j] * along[j]
-        if top == 0.0:  # any direction will do
+        if top == 0.0:  # any direction is valid
             along[0] = square = 1.0
         for j in range(d):
             along[j] /= square**0.5
@@ -216,7 +216,7 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
 
 
 @compiled({"contract"})
-def _first_kept(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
+def _first_accepted(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
     m = d + 1.0
     candidate, excess, ratio = np.empty((3, len(t)))
     for k in range(u.shape[1] if len(u) else 0):
@@ -244,7 +244,7 @@ def _sizes(s: Any, radius: float, steps: int, series: Any, t: Any, whole: Any) -
         top, square = 0.0, 0.0
         for j in range(d):
             top = max(top, abs(np.float64(s[i, j])))
-        scale = top if top > 0.0 else 1.0  # so that a square neither over- nor underflows
+        scale = top if top > 0.0 else 1.0  # so that squares do not overflow or underflow
         for j in range(d):
             square += (s[i, j] / scale) ** 2
         whole[i] = radius * (top * square**0.5)

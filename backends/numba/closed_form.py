@@ -1,11 +1,10 @@
-"""Kernels of the divergences whose worst case has a closed form (entropic, absolute value, hinge) or is the
-mean above a quantile (indicator).
+"""Kernels for divergences with a closed form (entropic, absolute value, hinge) or a quantile (indicator).
 
 All kernels of inner problems share their arguments. `rows` is (losses, offsets, eta): row r of the flat
 losses is offsets[r], ..., offsets[r + 1] - 1. The reference distribution `p` is None if uniform, else it has
 a mass for every loss if `own` is 1, or is shared by the rows if 0. A kernel solves the rows start, ...,
-stop - 1 and fills out = (value, mu, weights, gap). Sums are in float64 whatever the dtype. The value is NaN
-where a loss or p is invalid, or the kernel cannot certify a row: the reference then solves the batch.
+stop - 1 and fills out = (value, mu, weights, gap). Sums are in float64 for every dtype. The value is NaN if a
+loss or p is invalid or the kernel cannot certify a row: the reference then solves the batch.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from phiball.backends.numba.primitives import (
     write,
 )
 
-_SLACK = 8.0 * EPS  # a mass that falls short by so little reaches alpha, as in the reference
+_SLACK = 8.0 * EPS  # relative tolerance for a mass to reach alpha, as in the reference
 
 
 @compiled(SUMS)
-def entropic(
+def solve_entropic(
     rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Example 2: gamma_i = exp(u_i)/sum exp(u), value = eta log E exp(u) above the maximum."""
+    """Example 2: gamma_i = exp(u_i)/sum exp(u), value = max f + eta log E exp(u)."""
     f, offsets, eta = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
@@ -50,40 +49,39 @@ def entropic(
         distribution = row_of(p, own * first, m)
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         top, low, whole = extent(losses, distribution)
-        less = 1.0 if minus(top, low) * inverse < 1.0 else 0.0  # a large eta: keep the digits of exp(u) - 1
+        less = 1.0 if minus(top, low) * inverse < 1.0 else 0.0  # for a large eta, sum exp(u) - 1
         total = 0.0
         for block in range(0, m, BLOCK):
             partial = 0.0
             for i in range(block, block + BLOCK if block + BLOCK < m else m):
                 u, w = minus(read(losses, i), top) * inverse, read(distribution, i)
-                power = exponential_less(
-                    u if u < 0.0 else 0.0, less
-                )  # a loss without mass may exceed the top
+                # A loss without mass may exceed the top.
+                power = exponential_less(u if u < 0.0 else 0.0, less)
                 partial += w * power
                 write(density, i, w * (power + less))
             total += partial
         total = total / whole
         mean = plus(total, less)  # E exp(u)
         if not mean > (1e-280 if weights.itemsize == 8 else 1e-30):
-            value[row] = np.nan  # next to no mass at the largest loss: underflow may matter
+            value[row] = np.nan  # almost no mass at the largest loss: underflow may matter
             continue
         scale = 1.0 / (mean * whole)
         for i in range(m):
             density[i] = density[i] * scale
-        primal = e * (np.log(mean) + minus(total, minus(mean, less)) / mean)  # log1p by what rounding lost
+        primal = e * (
+            np.log(mean) + minus(total, minus(mean, less)) / mean
+        )  # log(mean) plus a correction for rounding
         shift = store_mu(mu, row, top, primal, e, 0.0)
-        h = (
-            minus(primal, shift) * inverse
-        )  # what rounding took off the multiplier, of which the dual is convex
+        h = minus(primal, shift) * inverse  # the rounding of the multiplier, in which the dual is convex
         value[row] = top + primal
         gap[row] = e * (0.5 * h * h if abs(h) < 1e-4 else np.expm1(h) - h)
 
 
 @compiled(SUMS)
-def kinked(
+def solve_kinked(
     rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Examples 4 and 5, corrected: gamma_i = p_i above max f - width, and the mass below moves to the top.
+    """Examples 4 and 5, corrected: gamma_i = p_i above max f - width; the rest moves to the largest loss.
 
     `parameter` is the slope of phi at 0: -1 for the absolute value, 0 for the hinge.
     """
@@ -97,7 +95,7 @@ def kinked(
         e = float64(eta[row])
         width = e * (1.0 - parameter)  # the cost of moving a unit of mass
         top, low, whole = extent(losses, distribution)
-        # As in the reference: off the end of the domain of phi* where it can be, and never beyond it.
+        # As in the reference: away from the end of the domain of phi* if possible, never beyond it.
         drop = minus(top, low) / (1.0 - parameter)
         drop = drop if drop < e else e
         shift = store_mu(mu, row, top, -drop * (1.0 - 8.0 * EPS), e, 0.0, True)
@@ -147,7 +145,7 @@ def _masses_above(
         part_first, part_second, part_third = 0.0, 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < a.size else a.size):
             x, w = read(a, i), read(distribution, i)
-            part_first += w * (1.0 if x > low else 0.0)  # a product is faster than a choice
+            part_first += w * (1.0 if x > low else 0.0)  # a product is faster than a branch
             part_second += w * (1.0 if x > mid else 0.0)
             part_third += w * (1.0 if x > high else 0.0)
         first += part_first
@@ -175,12 +173,12 @@ def _at_and_above(a: Any, distribution: Any, q: float) -> tuple[float, float]:
 def select(
     a: Any, distribution: Any, goal: float, whole: float, low: float, high: float
 ) -> tuple[float, float, float, float]:
-    """(q, above, tied, excess): the largest entry with mass such that the mass from there on reaches `goal`.
+    """(q, above, tied, excess): q is the largest entry such that the mass of entries >= q reaches `goal`.
 
-    Beside it the mass above, the mass of entries that equal q, and sum p (a - q)_+. A bracket [low, high] of
-    all entries with mass is narrowed by the masses above three values: that of false position (Illinois) and
-    two close to it, between which the answer mostly lies; if that is slow, by halving the floating-point
-    numbers in between. The last steps go down from entry to entry. NaN if it fails.
+    `above` is the mass of entries > q, `tied` that of entries equal to q, `excess` is sum p (a - q)_+. A
+    bracket [low, high] of all entries with mass is narrowed by the masses above three values: the point of
+    false position (Illinois) and two close to it, which usually enclose q; if that is slow, by bisection over
+    the floating-point numbers. The last steps move down from entry to entry. NaN on failure.
     """
     mean = whole / a.size
     above, beyond = 0.0, whole  # the masses above `high` and above `low`
@@ -194,7 +192,7 @@ def select(
         if (close and steps_down < 8) or not low < t < high:
             q = next_loss(a, distribution, high, 1.0, inclusive)
             tied, excess = _at_and_above(a, distribution, q)
-            if not (above + tied < goal and q > low):  # the latter if all masses fall short by rounding
+            if not (above + tied < goal and q > low):  # q = low if rounding keeps the masses below the goal
                 return q, above, tied, excess
             high, above, inclusive = q, above + tied, False
             steps_down, stalled = steps_down + 1, False
@@ -216,15 +214,15 @@ def select(
                 low, beyond, high, above = left, first, t, second
             else:
                 low, beyond, high, above = t, second, right, third
-        stalled = beyond - above == before_step  # one entry may hold all the mass that is left
+        stalled = beyond - above == before_step  # one entry may hold all the remaining mass
     return np.nan, np.nan, np.nan, np.nan
 
 
 @compiled(SUMS)
-def indicator(
+def solve_indicator(
     rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Example 1 with atoms: gamma_i = p_i/alpha above the quantile q, the rest shared on f = q."""
+    """Example 1 with atoms: gamma_i = p_i/alpha above the quantile q; the rest is shared among f = q."""
     f, offsets, _ = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
@@ -238,10 +236,9 @@ def indicator(
             continue
         full = parameter * whole
         if distribution is None:
-            # Masses are counts: alpha m in two parts, of which it may be an integer up to rounding.
-            head = (
-                parameter * 134217729.0
-            )  # 2^27 + 1 splits alpha into halves whose products with m are exact
+            # Masses are counts, and alpha m, which may be an integer up to rounding, is stored in two parts.
+            # 2^27 + 1 splits alpha into halves whose products with m are exact.
+            head = parameter * 134217729.0
             head = minus(head, minus(head, parameter))
             rest = minus(head * whole, full) + minus(parameter, head) * whole
             goal = np.ceil(full * (1.0 - 1e-14))

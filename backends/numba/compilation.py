@@ -1,7 +1,7 @@
-"""Functions compiled with Numba on first use, and kept in its cache on disk where a folder can be written.
+"""Functions compiled with Numba on first use, and cached on disk where a cache folder is writable.
 
-Numba recompiles a function when the file that defines it changes, but not when a function changes that is
-compiled into it. The name of a cache file therefore contains a hash of all sources of this folder.
+Numba recompiles a function when its source file changes, but not when a function that it inlines changes. The
+name of a cache file therefore contains a hash of all sources in this folder.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Flags = set[str] | bool
 
 
 def compiled(fastmath: Flags = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function that Python calls, without the interpreter's lock; 1/0 is infinite, as in NumPy."""
+    """Compile a function that Python calls; it releases the GIL, and 1/0 is infinite, as in NumPy."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         function.__qualname__ += f"-{_sources_hash()}"  # Numba names the cache file after it
         options: dict[str, Any] = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
         try:
             dispatcher = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # there is no folder to write to
+        except RuntimeError:  # no cache folder is writable
             _warn_cache_disabled()
             dispatcher = numba.njit(**options)(function)
         return cast("Callable[P, R]", dispatcher)
@@ -37,9 +37,9 @@ def compiled(fastmath: Flags = False) -> Callable[[Callable[P, R]], Callable[P, 
 
 
 def part(fastmath: Flags = False, inline: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function that only compiled functions call; `inline` it where it stands in a vectorised loop.
+    """Compile a function that only compiled functions call; `inline` it in vectorised loops.
 
-    It has no wrapper for Python, which takes long to compile: a call from Python crashes.
+    It has no wrapper for Python, which would be slow to compile: a call from Python crashes.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
     options |= {"forceinline": inline, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -54,8 +54,8 @@ def _sources_hash() -> str:
     return digest.hexdigest()[:12]
 
 
-@cache  # one line is enough
+@cache  # warn once
 def _warn_cache_disabled() -> None:
     logging.getLogger("phiball").warning(
-        "no folder for compiled kernels can be written: every process compiles them; set NUMBA_CACHE_DIR"
+        "no cache folder for compiled kernels is writable: every process compiles them; set NUMBA_CACHE_DIR"
     )

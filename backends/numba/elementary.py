@@ -1,4 +1,4 @@
-"""Elementary functions to a few ulp, without branches, so that loops of them are vectorised.
+"""Elementary functions accurate to a few ulp, without branches, so that loops vectorise.
 
 The polynomials are Chebyshev fits.
 """
@@ -10,7 +10,7 @@ from numba import float64
 from phiball.backends.numba.compilation import part
 from phiball.backends.numba.primitives import bits, from_bits
 
-# log 2 in two parts; the first has 21 digits, so that an exponent times it is exact.
+# log 2 in two parts; the first has 21 bits, so that its product with an exponent is exact.
 _HIGH, _LOW = 0.6931467056274414, 4.7493250390316726e-07
 
 
@@ -20,13 +20,13 @@ def log_normal(y: float) -> float:
 
     With y = 2^k m, sqrt(1/2) <= m < sqrt(2), and s = (m - 1)/(m + 1), it is k log 2 + 2 artanh s.
     """
-    shifted = bits(y) + 0x95F619980C433  # moves sqrt(1/2) to the power of two above it
-    # Written into the low digits of 2^52, the exponent becomes a floating-point number.
+    shifted = bits(y) + 0x95F619980C433  # moves sqrt(1/2) to the next power of two
+    # In the low bits of 2^52, the exponent becomes a floating-point number.
     k = from_bits(((shifted >> 52) & 0x7FF) | 0x4330000000000000) - 4503599627371519.0
     m = from_bits((shifted & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD)
     s = (m - 1.0) / (m + 1.0)
     q = s * s
-    r = q * q  # a polynomial in two strands: half as many steps wait for one another
+    r = q * q  # even and odd terms are evaluated independently, which shortens the chain
     p = 0.3999999999989889 + 0.28571428626253836 * q
     p += r * (
         (0.22222211089379496 + 0.1818289243253687 * q) + r * (0.15331611722055008 + 0.14617807153417325 * q)

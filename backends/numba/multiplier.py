@@ -1,7 +1,7 @@
-"""The numba backend's twin of `multiplier`: the price at which a worst case uses up its budget, row by row.
+"""The numba kernel of `multiplier`: the price at which a worst case uses its budget, row by row.
 
-It follows refimpl/inner/multiplier.py, which explains the curve and the steps. Entries without mass are left
-out, and loops over a row are vectorised.
+It follows refimpl/inner/multiplier.py, which explains the curve and the steps. Entries without mass are
+skipped, and loops over a row are vectorised.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 from phiball.backends.numba.threads import over_rows
 
-_EPS, _TINY = 2.0**-52, 2.2250738585072014e-308  # of float64: the ulp of 1, the least normal number
+_EPS, _TINY = 2.0**-52, 2.2250738585072014e-308  # float64: machine epsilon, smallest normal number
 _HUGE = 1.7976931348623157e308
-_NONE = -1e300  # for the logarithm of 0
+_NONE = -1e300  # stands for log 0
 _STEPS, _LONGEST, _SMALL, _TERMS = 200, 30.0, 0.25, 12  # as in refimpl/inner/multiplier.py
 
 
-def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
-    """(eta, cost) as the reference gives them, or NotImplemented but for losses in double precision."""
-    losses, radii = as_numpy_view(f), as_numpy_view(radius)
+def multiplier(f: Array, budget: Array, p: Array | None, d: Any) -> Any:
+    """(eta, cost) as the reference gives them, or NotImplemented unless losses are float64."""
+    losses, given = as_numpy_view(f), as_numpy_view(budget)
     distribution = np.full((1, f.shape[-1]), 1 / f.shape[-1]) if p is None else as_numpy_view(p)
     if (
         losses is None
-        or radii is None
+        or given is None
         or distribution is None
         or losses.dtype != np.float64
         or not losses.size
@@ -43,19 +43,19 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
     if p is not None:
         distribution = np.broadcast_to(distribution, losses.shape)
     distributions = contiguous(distribution.astype(np.float64, copy=False)).reshape(-1, m)
-    budgets = contiguous(np.broadcast_to(radii.astype(np.float64, copy=False), losses.shape[:-1]))
+    budgets = contiguous(np.broadcast_to(given.astype(np.float64, copy=False), losses.shape[:-1]))
     series = np.array([sum(k**j for j in range(n - 1)) / factorial(n) for n in range(2, _TERMS + 1)])
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
     out = np.empty((2, len(rows)))
     work = partial(_multipliers, rows, distributions, budgets.reshape(-1), k, series, longest, out)
-    over_rows(work, len(rows), 16 * rows.size, _multipliers)  # each entry is met in some ten steps
+    over_rows(work, len(rows), 16 * rows.size, _multipliers)  # each entry is read in about ten steps
     eta, cost = out.reshape(2, *losses.shape[:-1])
     return to_library(eta, f), to_library(cost, f)
 
 
 @compiled(SUMS)
 def _multipliers(
-    f: Any, p: Any, radius: Any, k: float, series: Any, longest: float, out: Any, start: int, stop: int
+    f: Any, p: Any, budget: Any, k: float, series: Any, longest: float, out: Any, start: int, stop: int
 ) -> None:
     m = f.shape[1]
     memory = np.empty((5, m))
@@ -83,17 +83,17 @@ def _multipliers(
             most = inf
         else:
             most = (np.expm1(-(k - 1.0) * np.log(at_top)) / (k - 1.0) if k != 1.0 else -np.log(at_top)) / k
-        if radius[i] >= most:
+        if budget[i] >= most:
             out[0, i], out[1, i] = 0.0, most
-        elif not radius[i] > 0.0:
+        elif not budget[i] > 0.0:
             out[0, i], out[1, i] = inf, 0.0
         else:
-            out[0, i], out[1, i] = _root(memory[:, :n], radius[i], most, k, series, longest, -lowest)
+            out[0, i], out[1, i] = _root(memory[:, :n], budget[i], most, k, series, longest, -lowest)
 
 
 @part(SUMS)
 def _root(
-    row: Any, radius: float, most: float, k: float, series: Any, longest: float, spread: float
+    row: Any, budget: float, most: float, k: float, series: Any, longest: float, spread: float
 ) -> tuple[float, float]:
     g, p, n = row[0], row[1], row.shape[1]
     end = max(spread * np.exp(-longest), 1e-290)
@@ -102,38 +102,38 @@ def _root(
         mean += p[j] * (g[j] / spread)
     for j in range(n):
         variance += p[j] * (g[j] / spread - mean) ** 2  # squares of huge losses would overflow
-    first = (0.5 * variance) ** 0.5 / (radius / (1.0 - radius / most)) ** 0.5
+    first = (0.5 * variance) ** 0.5 / (budget / (1.0 - budget / most)) ** 0.5
     if k != 1.0:
         a = abs(k - 1.0)
         first = max(first / a - (mean if k > 1.0 else -mean), first / (16.0 * a))
     first = min(first * spread, _HUGE)
-    cost, eta, beta = _newton(row, radius, most, k, series, max(first, end), 0.0, end)
-    if k > 2.0 and beta > end and abs(cost - radius) > 8.0 * _EPS * radius:
+    cost, eta, beta = _newton(row, budget, most, k, series, max(first, end), 0.0, end)
+    if k > 2.0 and beta > end and abs(cost - budget) > 8.0 * _EPS * budget:
         anchor = 0.0
         for j in range(n):
             anchor = min(anchor, g[j] if g[j] >= -beta * (1.0 + 16.0 * _EPS) else 0.0)
         nearest = max(beta + anchor, _EPS * beta)
-        again, other, _ = _newton(row, radius, most, k, series, nearest, anchor, 1e-307)
-        if abs(again - radius) < abs(cost - radius):
+        again, other, _ = _newton(row, budget, most, k, series, nearest, anchor, 1e-307)
+        if abs(again - budget) < abs(cost - budget):
             cost, eta = again, other
     return max(eta, _TINY), cost
 
 
 @part(SUMS)
 def _newton(
-    row: Any, radius: float, most: float, k: float, series: Any, x: float, anchor: float, end: float
+    row: Any, budget: float, most: float, k: float, series: Any, x: float, anchor: float, end: float
 ) -> tuple[float, float, float]:
-    """(cost, eta, x) where the cost is the radius."""
+    """(cost, eta, x) where the cost equals the budget."""
     low, high = 0.0, inf
-    goal = np.log(radius / (1.0 - radius / most))
+    goal = np.log(budget / (1.0 - budget / most))
     cost, eta = 0.0, 0.0
     for _ in range(_STEPS):
         cost, slope, eta = _at(row, x, anchor, k, series)
-        far = cost > radius
+        far = cost > budget
         low, high = (x, high) if far else (low, x)
         left = 1.0 - cost / most
         step = (goal - np.log(cost / left)) * cost * left / slope
-        if abs(cost - radius) <= 2.0 * _EPS * radius or abs(step) <= 2.0 * _EPS:
+        if abs(cost - budget) <= 2.0 * _EPS * budget or abs(step) <= 2.0 * _EPS:
             break
         if low >= high * (1.0 - 4.0 * _EPS) or (not far and x <= end):
             break
@@ -190,7 +190,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
 
 @part({"contract"})
 def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[float, float]:
-    """(z, log z), z = 1 + v; where that cancels, by the distance from the anchor. Nothing is reordered."""
+    """(z, log z), z = 1 + v; computed from the distance to the anchor where 1 + v cancels. No reordering."""
     near = v > -0.5
     z = 1.0 + v if near else ((g - anchor) + x) / beta
     y = z if z > _TINY else _TINY
@@ -199,7 +199,7 @@ def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[fl
 
 @part({"contract"})
 def _expm1_over(k: float, t: float) -> float:
-    """(exp(k t) - 1)/k, continued to t at k = 0."""
+    """(exp(k t) - 1)/k, and its limit t at k = 0."""
     x = k * t
     less_one = exponential_less(x if x < 708.0 else 708.0, 1.0)
     less_one = less_one if x < 708.0 else inf

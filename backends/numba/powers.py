@@ -1,11 +1,11 @@
-"""Kernels of the Cressie-Read divergences, by Newton's method: orders 2 and 3/2, and every other order k.
+"""Kernels for Cressie-Read divergences, by Newton's method: orders 2 and 3/2, and every other order k.
 
 With a = k - 1, q = 1/a and y_i = Y + a (f_i - ref)/eta the densities are x_i = y_i^q, or 0 where y_i <= 0,
-and Y is such that E x = 1. For k < 2, `ref` is the largest loss, and the power mean (E y^q)^a is concave in Y
-for k < 1 and convex beyond: Newton's method on it is monotone from the left, respectively from the right. For
-k > 2 a density reaches zero with an infinite slope: `ref` is the smallest loss with a positive density, so
-that no digit of a small y is lost, and Newton's method is on E x in Y^q, in which it is convex.
-Orders 2 (quadratic) and 3/2 are the case 1 < k <= 2 with polynomials in b = Y - 1 instead of powers.
+and Y solves E x = 1. For k < 2, `ref` is the largest loss, and the power mean (E y^q)^a is concave in Y for
+k < 1 and convex for k > 1: Newton's method on it converges monotonically from the left or from the right. For
+k > 2 a density reaches zero with infinite slope: `ref` is the smallest loss with a positive density, so that
+small y are accurate, and Newton's method is applied to E x, which is convex in Y^q.
+Orders 2 (quadratic) and 3/2 are the case 1 < k <= 2, with polynomials in b = Y - 1 in place of powers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from phiball.backends.numba.primitives import (
     write,
 )
 
-_CERTAIN = 1e-13  # a mass that differs from one by more is left to the reference
+_CERTAIN = 1e-13  # a row whose mass differs from one by more is left to the reference
 
 
 @compiled(SUMS)
-def small_powers(
+def solve_small_powers(
     rows: Any, p: Any, own: int, squared: Any, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Order 3/2 if `squared` is True, order 2 if it is None: only the code of one of them is compiled."""
+    """Order 3/2 if `squared` is True, order 2 if it is None; only that branch is compiled."""
     f, offsets, eta = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
@@ -55,7 +55,7 @@ def small_powers(
         value[row] = np.nan
         if not whole > 0.0:
             continue
-        # The power mean is at least that of the first order, and that of the largest loss alone.
+        # The power mean is at least the mean, and at least the term of the largest loss.
         alone = whole / at_top if squared is None else np.sqrt(whole / at_top)
         b = -moment * scale / whole
         b = b if b < alone - 1.0 else alone - 1.0
@@ -73,7 +73,7 @@ def small_powers(
             )
             if not abs(mass) > ROUNDING * whole or attempt == 2:
                 break
-            # The largest loss has so little mass that b lacks digits: measure from the smallest active loss.
+            # The largest loss has so little mass that b is inaccurate: measure from the smallest active loss.
             near = next_loss(losses, distribution, ref - (1.0 + b) / scale, -1.0)
             near = near if near < top else top
             b, ref = b + minus(near, ref) * scale, near
@@ -86,7 +86,7 @@ def small_powers(
 def _linear_root(
     losses: Any, distribution: Any, whole: float, ref: float, b: float, scale: float, density: float
 ) -> float:
-    """The root b of E y = 1, from its right; y is in units of the losses in the loop."""
+    """The root b of E y = 1, from the right; in the loop, y is in units of the losses."""
     last_b, last_active = np.inf, 0.0
     for step in range(100):
         edge = -(1.0 + b) / scale
@@ -95,7 +95,7 @@ def _linear_root(
             part_active, part_total = 0.0, 0.0
             for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
                 g = minus(minus(read(losses, i), ref), edge)
-                w = read(distribution, i) * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
+                w = read(distribution, i) * (1.0 if g > 0.0 else 0.0)  # a product is faster than a branch
                 part_active += w
                 part_total += w * g
             active += part_active
@@ -103,14 +103,14 @@ def _linear_root(
         mean = total * scale / whole
         change = whole * (mean - 1.0) / active
         if not abs(mean - 1.0) * active * density > 0.5 or step > 9:
-            # A plain step ends on the root unless it crosses points: about `active (mean - 1)` of them.
+            # A plain step hits the root unless it crosses points: about `active (mean - 1)` of them.
             b -= change
             if step <= 9 or not abs(change) > 4.0 * EPS * (1.0 + abs(b)):
                 break
             continue
-        if mean > 1.5 and step < 4:  # Newton on the logarithm of the mean (by a fraction close to it)
+        if mean > 1.5 and step < 4:  # Newton's method on log(mean), by a rational approximation
             new = b - whole * mean * 3.0 * (mean * mean - 1.0) / (mean * (mean + 4.0) + 1.0) / active
-        else:  # the step crosses as much mass per length as the last one did, or as an exponential tail has
+        else:  # assume the mass per length of the last step, or of an exponential tail
             crossed = (last_active - active) / (last_b - b)
             tail = active * active / (whole * mean)
             bend = 1.0 - 2.0 * (crossed if crossed < tail else tail) * change / active
@@ -122,7 +122,7 @@ def _linear_root(
 
 @part(SUMS)
 def _square_root(losses: Any, distribution: Any, whole: float, ref: float, b: float, scale: float) -> float:
-    """The root b of E y^2 = 1, from its right."""
+    """The root b of E y^2 = 1, from the right."""
     for _ in range(100):
         first, excess = 0.0, 0.0
         for block in range(0, losses.size, BLOCK):
@@ -135,7 +135,7 @@ def _square_root(losses: Any, distribution: Any, whole: float, ref: float, b: fl
                 part_excess += (w * d) * (2.0 + d)
             first += part_first
             excess += part_excess
-        excess = excess / whole  # of E y^2 over 1
+        excess = excess / whole  # E y^2 - 1
         root = np.sqrt(1.0 + excess)
         change = excess * (root / (1.0 + root)) * whole / first
         b -= change
@@ -148,9 +148,9 @@ def _square_root(losses: Any, distribution: Any, whole: float, ref: float, b: fl
 def _polynomial_sums(
     row: Any, ref: float, b: float, at_mu: float, scale: float, share: float, squared: Any
 ) -> tuple[float, float, float, float]:
-    """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*(s)), s that of the rounded multiplier.
+    """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*(s)), with s for the rounded multiplier.
 
-    `share` times the densities is stored.
+    Stores the densities, times `share`.
     """
     losses, distribution, density = row
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
@@ -183,7 +183,9 @@ def _polynomial_sums(
 
 
 @compiled(SUMS)
-def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start: int, stop: int) -> None:
+def solve_power(
+    rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start: int, stop: int
+) -> None:
     """Cressie-Read of order k."""
     f, offsets, eta = rows
     value, mu, weights, gap = out
@@ -201,7 +203,7 @@ def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start:
         logs = a * np.log(whole / at_top)
         value[row] = np.nan
         if not (whole > 0.0 and spread < 1e280 and (spread > 1e-280 or top == low) and abs(logs) < 600.0):
-            continue  # something is invalid, or would leave the range of the numbers
+            continue  # invalid input, or overflow
         # Bounds of Y at the largest loss: it alone has weight, or all losses are equal.
         alone, equal = np.exp(logs), 1.0 - moment / whole * scale
         high = alone if alone < 1.0 + spread else 1.0 + spread
@@ -219,12 +221,12 @@ def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start:
         if not abs(mass) < _CERTAIN:
             continue
         exact = -(e * q) * T - minus(top, ref)
-        # Next to a pole, mu rounded down would make the dual infinite.
+        # Near a pole, rounding mu down would make the dual infinite.
         rounding = 8.0 * (EPS if mu.itemsize == 8 else 1.1920929e-07)
         shift = store_mu(mu, row, top, exact * (1.0 - rounding) if k < 1.0 else exact, e, slope1, k < 1.0)
         value[row] = top + (exact + e * (conj / whole))
         h = minus(shift, exact)
-        # phi*'' grows with s for k < 2, and beyond, a step back costs at most a times as much.
+        # phi*'' increases with s for k < 2; for k > 2, a step back costs at most a times as much.
         square = h * (h / e) * 0.5 * (a if a > 1.0 else 1.0) * (slope / whole)
         gap[row] = -h * mass + ((square if square < h else h) if h > 0.0 else 0.0)
 
@@ -233,10 +235,10 @@ def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start:
 def _root(
     row: Any, whole: float, ref: float, scale: float, k: float, Y: float, T: float, high: float, again: bool
 ) -> tuple[float, float, float]:
-    """(ref, Y, Y - 1) where the mass is one up to the square of 1e-8; NaN if it fails.
+    """(ref, Y, Y - 1) where the mass is one up to the square of 1e-8; NaN on failure.
 
-    For k > 2 first with `ref` the largest loss, in a bracket from 1 to `high`. `again`: from a root that
-    lacks digits, as the largest loss has little mass; `ref` is then the smallest active loss for k < 2 too.
+    For k > 2, `ref` is the largest loss at first, with a bracket from 1 to `high`. `again` refines a root
+    that is inaccurate because the largest loss has little mass; `ref` is then the smallest active loss.
     """
     losses, distribution, density = row
     a, low, distance, anchored = k - 1.0, 1.0, np.inf, again and k > 2.0
@@ -250,7 +252,7 @@ def _root(
         mass, slope = mass / whole, slope / whole
         close, rho = abs(mass) < 1e-8, -mass / (slope * Y)
         if anchored:
-            if rho <= -1.0:  # E x is convex in Y^q: where its tangent has no root, ref has no weight
+            if rho <= -1.0:  # E x is convex in Y^q: if its tangent has no root, ref has no weight
                 above = next_loss(losses, distribution, ref, -1.0)
                 distance = minus(above, ref) * scale
                 ref, Y = above, Y + distance
@@ -279,13 +281,13 @@ def _root(
                 distance = minus(ref, next_loss(losses, distribution, ref, 1.0)) * scale
             T = Y - 1.0
             continue
-        if 0.5 < Y + change < 2.0:  # next to 1, T has digits of Y beyond its rounding
+        if 0.5 < Y + change < 2.0:  # near 1, T is more accurate than Y
             T = T + change
             Y = plus(1.0, T)
         else:
             Y = Y + change
             T = Y - 1.0
-        if close or not abs(change / a) > 4.0 * EPS * Y:  # the latter where the mass has no more digits
+        if close or not abs(change / a) > 4.0 * EPS * Y:  # or at rounding level
             return ref, Y, T
     return ref, np.nan, np.nan
 
@@ -302,14 +304,14 @@ def _sums(
     k: float,
     share: float,
 ) -> tuple[float, float, float]:
-    """(sum p (x - 1), sum p x/y, sum p phi*); `share` times the densities x is stored.
+    """(sum p (x - 1), sum p x/y, sum p phi*); stores the densities x, times `share`.
 
-    What rounding takes off y is given back to its logarithm, so that x is as accurate as its difference to 1.
+    The rounding error of y is added to its logarithm, so that x - 1 is accurate.
     """
     q = 1.0 / (k - 1.0)
     beyond = minus(T, minus(Y, 1.0)) if 0.5 < Y < 2.0 else 0.0
     mass, slope, conj = 0.0, 0.0, 0.0
-    k = k if abs(k) > 1e-30 else 1e-30  # (x^k - 1)/k is then log x
+    k = k if abs(k) > 1e-30 else 1e-30  # then (x^k - 1)/k is log x
     for block in range(0, losses.size, BLOCK):
         part_mass, part_slope, part_conj = 0.0, 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):

@@ -1,7 +1,7 @@
-"""The small parts that the compiled kernels are made of.
+"""Building blocks of the compiled kernels.
 
-Most are single machine instructions: they are quick to compile, vectorise, and keep floating-point flags of
-their own inside functions whose sums may be reordered. With NUMBA_DISABLE_JIT plain Python replaces them.
+Most are single machine instructions: they compile fast, vectorise, and keep their own floating-point flags in
+functions whose sums may be reordered. With NUMBA_DISABLE_JIT, plain Python replaces them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from phiball.backends.numba.compilation import part
 SUMS = {"reassoc", "contract", "nsz"}  # sums may be reordered; NaN and infinity keep their meaning
 BLOCK = 4096  # partial sums of this length keep the error of a long sum at rounding level
 EPS = 2.220446049250313e-16
-ROUNDING = 1e-14  # a mass that differs from one by more is improved
+ROUNDING = 1e-14  # a solution whose mass differs from one by more is refined
 
 
 def instruction(python: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Make a machine instruction of a builder of it; `python` does the same where nothing is compiled."""
+    """Turn a builder into a machine instruction; `python` replaces it when nothing is compiled."""
     return lambda builder: python if config.DISABLE_JIT else intrinsic(builder)
 
 
 def _reinterpreted(source: Any, target: Any) -> Callable[..., Any]:
-    """A builder of a change of type that keeps the bits."""
+    """A builder for a bit cast."""
 
     def typed(context: Any, x: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -47,12 +47,12 @@ from_bits: Any = instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])(_re
 
 @instruction(lambda a, i: 1.0 if a is None else float(a[i]))
 def read(context: Any, a: Any, i: Any) -> Any:
-    """a[i] as a float64, of an array that `write` never changes; 1 if `a` is None: masses are counts."""
+    """a[i] as a float64, from an array that `write` never changes; 1 if `a` is None: masses are counts."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if isinstance(signature.args[0], types.NoneType):
             return context.get_constant(float64, 1.0)
-        loaded = builder.load(_place(context, builder, signature, args))
+        loaded = builder.load(_address(context, builder, signature, args))
         loaded.set_metadata("alias.scope", _scope(builder.module))
         return context.cast(builder, loaded, signature.args[0].dtype, float64)
 
@@ -63,20 +63,20 @@ def read(context: Any, a: Any, i: Any) -> Any:
 def write(context: Any, a: Any, i: Any, x: Any) -> Any:
     """a[i] = x, in memory that `read` never reads.
 
-    Without that promise the compiler keeps two forms of a loop, which sum in two orders, and chooses by how
-    close the arrays are: the last digits would depend on where they lie in memory.
+    Without this guarantee the compiler generates two versions of a loop, which sum in different orders, and
+    chooses one by the distance of the arrays: the last digits would depend on their addresses.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         value = context.cast(builder, args[2], signature.args[2], signature.args[0].dtype)
-        stored = builder.store(value, _place(context, builder, signature, args))
+        stored = builder.store(value, _address(context, builder, signature, args))
         stored.set_metadata("noalias", _scope(builder.module))
         return context.get_dummy_value()
 
     return void(a, i, x), build
 
 
-def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     """The address of a[i], for a contiguous array."""
     array = context.make_array(signature.args[0])(context, builder, args[0])
     return builder.gep(array.data, [args[1]])
@@ -88,25 +88,25 @@ def _scope(module: Any) -> Any:
 
 
 def _in_order(operation: str) -> Callable[..., Any]:
-    """A builder of an operation on two float64 that is not reordered with the sums around it."""
+    """A builder for an operation on two float64 that is not reordered with the surrounding sums."""
 
     def typed(context: Any, a: Any, b: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return getattr(builder, operation)(*args, flags=("nsz",))  # flags of its own are not overwritten
+            return getattr(builder, operation)(*args, flags=("nsz",))  # explicit flags are not overwritten
 
         return float64(float64, float64), build
 
     return typed
 
 
-# (f - top) - c must not become f - (top + c), which loses the digits of c under an offset of f.
+# (f - top) - c must not become f - (top + c), where a large offset of f would absorb c.
 minus: Any = instruction(lambda a, b: a - b)(_in_order("fsub"))
 plus: Any = instruction(lambda a, b: a + b)(_in_order("fadd"))
 
 
 @instruction(lambda a, b: a if a > b or b != b else b)
 def larger(context: Any, a: Any, b: Any) -> Any:
-    """max(a, b), as the instruction that the compiler knows how to vectorise in a reduction."""
+    """max(a, b), as an instruction that vectorises in a reduction."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = args[0].type
@@ -121,10 +121,10 @@ def larger(context: Any, a: Any, b: Any) -> Any:
 def store_mu(
     out: Any, row: int, top: float, shift: float, eta: float, slope1: float, ends: bool = False
 ) -> float:
-    """out[row] = top + shift - eta slope1; returns the shift that the rounded number stands for.
+    """out[row] = top + shift - eta slope1; returns the shift of the rounded number.
 
-    Rounded up if the domain of phi* `ends`, or eta is below the rounding of mu, and else to the nearest: see
-    `_multiplier` of the reference.
+    Rounds up if the domain of phi* `ends` or eta is below the rounding of mu, and to nearest otherwise, as
+    `_multiplier` in the reference.
     """
     unit = EPS if out.itemsize == 8 else 1.1920929e-07
     mu = (top + shift) - eta * slope1
@@ -134,10 +134,10 @@ def store_mu(
         mu = float64(out[row])
         high = mu + eta * slope1
         c = high - mu
-        stands_for: float = (high - top) + ((mu - (high - c)) + (eta * slope1 - c))
-        if not (up and stands_for < shift):
-            return stands_for
-        mu = mu + 0.6 * unit * abs(mu) + 1e-300  # which rounds to the next number
+        rounded: float = (high - top) + ((mu - (high - c)) + (eta * slope1 - c))
+        if not (up and rounded < shift):
+            return rounded
+        mu = mu + 0.6 * unit * abs(mu) + 1e-300  # rounds to the next number
 
 
 @instruction(lambda a, first, m: None if a is None else a[first : first + m])
@@ -170,9 +170,8 @@ def extent(f: Any, distribution: Any) -> tuple[float, float, float]:
             negative = larger(negative, -w)
             partial += w + 0.0 * x
         whole += partial
-    loose = (
-        np.inf if distribution is None else (1e-6 if distribution.itemsize == 8 else 1e-4)
-    )  # as in the reference
+    # As in the reference.
+    loose = np.inf if distribution is None else (1e-6 if distribution.itemsize == 8 else 1e-4)
     return top, -low, whole if negative <= 0.0 and abs(whole - 1.0) <= loose else np.nan
 
 
@@ -185,7 +184,7 @@ def moments(f: Any, distribution: Any, top: float) -> tuple[float, float]:
         for i in range(block, block + BLOCK if block + BLOCK < f.size else f.size):
             g, w = minus(read(f, i), top), read(distribution, i)
             partial += w * g
-            tied += w * (1.0 if g == 0.0 else 0.0)  # a product is faster than a choice
+            tied += w * (1.0 if g == 0.0 else 0.0)  # a product is faster than a branch
         moment += partial
         at_top += tied
     return moment, at_top
@@ -193,7 +192,7 @@ def moments(f: Any, distribution: Any, top: float) -> tuple[float, float]:
 
 @part(SUMS)
 def next_loss(f: Any, distribution: Any, level: float, sign: float, inclusive: bool = False) -> float:
-    """The nearest loss with mass below `level` (sign 1) or above it (sign -1); infinite if there is none."""
+    """The nearest loss with mass below `level` (sign 1) or above it (sign -1); infinite if none exists."""
     best, level = -np.inf, sign * level
     tie = level if inclusive else np.nan
     for i in range(f.size):

@@ -14,7 +14,7 @@ from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 @part()
 def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
-    """-eta log sum_j w_j exp(-q_j/eta), q_j = Q[index_j, a]; a = -1 takes the best action at each j."""
+    """-eta log sum_j w_j exp(-q_j/eta), q_j = Q[index_j, a]; a = -1 means the best action for each j."""
     low = np.inf
     for j in range(index.size):
         if weight[j] > 0.0:
@@ -23,7 +23,7 @@ def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
     for j in range(index.size):
         if weight[j] > 0.0:
             excess += weight[j] * exponential_less((low - _entry(Q, index[j], a)) / eta, 1.0)
-    if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
+    if excess > -0.25:  # for a large eta, E exp(u) - 1 is accurate
         return low - eta * float(np.log1p(excess))
     total = 0.0
     for j in range(index.size):
@@ -47,7 +47,7 @@ def _entry(Q: Any, s: int, a: int) -> float:
 def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> float:
     """V of `robust_value` for one neighbourhood, index (k,) and weight (k,), with the entropic divergence.
 
-    Q is (S, A); `inside` says where the maximum over actions stands.
+    Q is (S, A); `inside` puts the maximum over actions inside the soft minimum.
     """
     if inside:
         return soft_minimum(Q, -1, index, weight, eta)
@@ -59,7 +59,7 @@ def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> 
 
 @compiled()
 def perturbed(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, weight: Any) -> int:
-    """Fill index and weight with the distribution of `Grid.perturbed` at one state x (d,); returns its length.
+    """Fill index and weight with the distribution of `Grid.perturbed` at a state x (d,); return its length.
 
     index and weight must hold the product over dimensions of min(bins, ceil(2 radius/width) + 1) entries.
     """
@@ -69,7 +69,7 @@ def perturbed(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, 
         u, a, n = (x[j] - low[j]) / width[j], radius[j] / width[j], bins[j]
         k = int(min(n, np.ceil(2 * a) + 1))
         first = int(min(max(np.floor(u - a), 0.0), n - k))
-        for old in range(count - 1, -1, -1):  # from the end: the entries grow over their own places
+        for old in range(count - 1, -1, -1):  # backwards, as each entry is replaced by several
             cell, mass = index[old], weight[old]
             above = 1.0
             for i in range(k - 1, -1, -1):
@@ -100,7 +100,7 @@ def q_loop(
     inside: bool,
     out: Any,
 ) -> None:
-    """The loop of `q_run`, in place of Q, visits, rewards and ended in `out`."""
+    """The loop of `q_run`; overwrites Q, visits, rewards and ended in `out`."""
     reward, terminal = tables
     cumulative, first = distributions
     alphas, epsilons = schedules

@@ -1,4 +1,4 @@
-"""The numba backend's twins of `solve` and `solve_ragged`: they hand rows of NumPy memory to the kernels."""
+"""The numba kernels of `solve`, `solve_ragged` and `all_finite`, for rows in main memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from phiball.backends.numba.threads import over_rows
 def solve(f: Array, eta: Array, p: Array | None, d: Any, check: bool = False) -> Any:
     """(value, mu, weights, gap) as the reference gives them, or NotImplemented for other problems.
 
-    Takes NumPy arrays and torch tensors in main memory, and the divergences that a kernel exists for; torch
-    tensors share their memory and are not copied. Where something is amiss, as with a p that is no distribution, it
-    returns NotImplemented too: the reference knows what to say.
+    Takes NumPy arrays and torch tensors in main memory, which are not copied, and divergences with a kernel.
+    Invalid input, such as a p that is not a distribution, also returns NotImplemented: the reference raises
+    the error.
     """
     m = f.shape[-1]
     kernel = _kernel_for(d)
@@ -48,7 +48,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any, check: bool = False) ->
 
 
 def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any, check: bool = False) -> Any:
-    """The same for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], as of p."""
+    """`solve` for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], and likewise for p."""
     kernel = _kernel_for(d)
     losses, ends, etas = as_numpy_view(f), as_numpy_view(offsets), as_numpy_view(eta)
     distribution = None if p is None else as_numpy_view(p)
@@ -65,7 +65,7 @@ def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any, 
 def _run(
     kernel: tuple[Callable[..., None], Any], f: Any, offsets: Any, eta: Any, p: Any, own: bool, d: Any
 ) -> Any:
-    """(value, mu, weights, gap) of flat rows, or NotImplemented if the kernel finds something amiss."""
+    """(value, mu, weights, gap) of flat rows, or NotImplemented if a result is not finite."""
     n = len(offsets) - 1
     numbers = np.empty((3, n), dtype=f.dtype)
     value, mu, gap = numbers
@@ -80,22 +80,22 @@ def _run(
 
 
 def _kernel_for(d: Any) -> tuple[Callable[..., None], Any] | None:
-    """The kernel for a divergence and its parameter."""
+    """The kernel for a divergence, and its parameter; None if there is no kernel."""
     order = 2.0 if d.family == "quadratic" else d.parameter
     if d.family == "entropic":
-        return closed_form.entropic, 0.0
+        return closed_form.solve_entropic, 0.0
     if d.family in ("absolute", "hinge"):
-        return closed_form.kinked, float(d.slope0)
+        return closed_form.solve_kinked, float(d.slope0)
     if d.family == "indicator":
-        return closed_form.indicator, float(d.parameter)
+        return closed_form.solve_indicator, float(d.parameter)
     if d.family in ("quadratic", "cressie_read"):
-        special = {2.0: (powers.small_powers, None), 1.5: (powers.small_powers, True)}
-        return special.get(order, (powers.power, float(order)))
+        special = {2.0: (powers.solve_small_powers, None), 1.5: (powers.solve_small_powers, True)}
+        return special.get(order, (powers.solve_power, float(order)))
     return None
 
 
 def as_numpy_view(x: Array) -> Any:
-    """`x` as a NumPy array on the same memory, or None where it has none."""
+    """`x` as a NumPy array on the same memory, or None if it is not in main memory."""
     if isinstance(x, np.ndarray):
         return x
     if is_torch(x) and x.is_cpu:
@@ -104,12 +104,12 @@ def as_numpy_view(x: Array) -> Any:
 
 
 def contiguous(x: Any) -> Any:
-    """`x` if it is contiguous and writeable, which is the one type the kernels are compiled for."""
+    """`x`, copied unless it is contiguous and writeable: kernels are compiled for this type only."""
     return x if x.flags.c_contiguous and x.flags.writeable else x.copy(order="C")
 
 
 def to_library(x: Any, like: Array) -> Array:
-    """The NumPy array `x` as one of the library of `like`, on the same memory."""
+    """The NumPy array `x` as an array of the library of `like`, on the same memory."""
     if isinstance(like, np.ndarray):
         return x
     import torch
@@ -118,7 +118,7 @@ def to_library(x: Any, like: Array) -> Array:
 
 
 def all_finite(x: Array) -> Any:
-    """Whether every entry of `x` is finite, or NotImplemented for memory with gaps."""
+    """Whether every entry of `x` is finite, or NotImplemented if its memory is not contiguous."""
     view = as_numpy_view(x)
     if view is None or view.dtype.kind != "f" or view.itemsize < 4:
         return NotImplemented
@@ -129,7 +129,7 @@ def all_finite(x: Array) -> Any:
 
 @compiled(SUMS)
 def _zero_times(x: Any) -> Any:
-    """The sum of 0 x_i, which is NaN unless all are finite, and never overflows."""
+    """The sum of 0 x_i, which is NaN unless all x_i are finite, and cannot overflow."""
     total = x.dtype.type(0.0)
     for i in range(x.size):
         total += x[i] * x.dtype.type(0.0)

@@ -1,7 +1,7 @@
-"""Rows of a batch on a few threads, which are started on first use in each process.
+"""Threads that share the rows of a batch, started on first use in each process.
 
-Not a ThreadPoolExecutor: an interrupt in its `submit` may leave a lock taken, and every later call waits.
-What the caller does here are single steps of the interpreter: it puts into a queue and takes locks.
+This is not a ThreadPoolExecutor: an interrupt in its `submit` may leave a lock held, and every later call
+would wait. Here the caller only uses single interpreter steps: it fills a queue and acquires locks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from threading import RLock, Thread
 from typing import Any, TypeAlias
 
 VARIABLE = "PHIBALL_THREADS"
-_SPLIT_ABOVE = 1 << 18  # entries per thread; below, handing work over costs more than it saves
-_PARTS = 4  # per thread, as threads do not run at one speed
+_SPLIT_ABOVE = 1 << 18  # entries per thread; with fewer, another thread costs more than it saves
+_PARTS = 4  # per thread, as threads run at different speeds
 
 Parts: TypeAlias = deque[partial[None] | None]
 Tasks: TypeAlias = "SimpleQueue[Callable[[], None] | None]"  # None ends a thread
@@ -25,11 +25,11 @@ Tasks: TypeAlias = "SimpleQueue[Callable[[], None] | None]"  # None ends a threa
 
 _queues: dict[int, Tasks] = {}
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_queues.clear)  # a child does not have its parent's threads
+    os.register_at_fork(after_in_child=_queues.clear)  # a child process has no threads of its parent
 
 
 def _queue(workers: int) -> Tasks:
-    """The queue that so many threads serve, or fewer; RuntimeError if not one can be started."""
+    """The queue of up to `workers` threads; RuntimeError if no thread can be started."""
     if workers not in _queues:
         tasks: Tasks = SimpleQueue()
         try:
@@ -38,7 +38,7 @@ def _queue(workers: int) -> Tasks:
         except RuntimeError:  # no more threads, or the interpreter is shutting down
             if n == 0:
                 raise
-        except BaseException:  # an interrupt: end the threads, which nobody would give tasks
+        except BaseException:  # an interrupt: end the threads, which would never get a task
             for _ in range(workers):
                 tasks.put(None)
             raise
@@ -66,11 +66,11 @@ def threads() -> int:
 
 
 def _idle_cores() -> int:
-    """How many cores of the machine have nothing to run at this moment; many where that is not known."""
+    """The number of idle cores of the machine at this moment; a large number if unknown."""
     try:
-        file = os.open("/proc/loadavg", os.O_RDONLY)  # half as long as open() takes
+        file = os.open("/proc/loadavg", os.O_RDONLY)  # twice as fast as open()
         try:
-            running = os.read(file, 99).split()[3]  # b"3/129": three of 129 threads run or could run
+            running = os.read(file, 99).split()[3]  # b"3/129": three of 129 threads are runnable
         finally:
             os.close(file)
         return max(0, (os.cpu_count() or 1) - int(running.partition(b"/")[0]))
@@ -82,9 +82,9 @@ _ready: set[Any] = set()
 
 
 def _prepare(key: Any, call: Callable[[], None]) -> None:
-    """Make the first call for a kernel and its types, which compiles it, in a thread of its own.
+    """Make the first call of a kernel, which compiles it, in a new thread.
 
-    There no interrupt can leave Numba or a lock of LLVM half way: Ctrl-C ends the wait, not the compilation.
+    An interrupt then ends the wait and not the compilation, which could leave a lock of Numba or LLVM held.
     """
     errors: list[BaseException] = []
 
@@ -107,30 +107,30 @@ def _prepare(key: Any, call: Callable[[], None]) -> None:
 
 
 def over_rows(work: Callable[[int, int], None], rows: int, entries: int, kernel: Any = None) -> None:
-    """Call `work(start, stop)` on ranges that cover all rows, on a few threads if there are enough entries.
+    """Call `work(start, stop)` on ranges that cover all rows, on several threads if there are enough entries.
 
-    `kernel` identifies what the first call compiles, if anything.
-    `work` must release the interpreter's lock for threads to help. The caller takes parts too, and does all
-    of them where the workers are busy or cannot be had. No part is running when this returns or raises.
+    `kernel` identifies the compiled function and its types; None if nothing is compiled.
+    `work` must release the GIL for threads to help. The caller works too, and does all parts if the workers
+    are busy or cannot be started. No part is running when this returns or raises.
     """
     if kernel is not None and kernel not in _ready:
         _prepare(kernel, partial(work, 0, 0))
     most = threads()
     count = min(most, rows, entries // _SPLIT_ABOVE)
     if count > 1 and not os.environ.get(VARIABLE):
-        # A thread that waits for a core holds up the batch for longer than it saves.
+        # A thread that waits for a core delays the batch more than it helps.
         count = min(count, 1 + _idle_cores())
     if count < 2:
         work(0, rows)
         return
     step = -(-rows // (count * _PARTS))
     parts: Parts = deque(partial(work, start, min(start + step, rows)) for start in range(0, rows, step))
-    parts.extend([None] * count)  # one for each thread: the end
+    parts.extend([None] * count)  # one end marker per thread
     locks = [RLock() for _ in range(count - 1)]
     errors: list[BaseException] = []
 
     def help_out(lock: RLock) -> None:
-        if lock.acquire(blocking=False):  # unless the caller has it, who is then done
+        if lock.acquire(blocking=False):  # unless the caller holds it because it is done
             try:
                 _run_all(parts)
             except BaseException as error:  # the caller raises it
@@ -145,7 +145,7 @@ def over_rows(work: Callable[[int, int], None], rows: int, entries: int, kernel:
                 tasks.put(partial(help_out, lock))
         _run_all(parts)
         _finish(parts, locks)
-    except BaseException:  # an interrupt may come at any moment, while it waits too
+    except BaseException:  # an interrupt may come at any moment, also while waiting
         _finish(parts, locks)
         raise
     if errors:
@@ -158,8 +158,8 @@ def _run_all(parts: Parts) -> None:
 
 
 def _finish(parts: Parts, locks: list[RLock]) -> None:
-    """Drop the parts that have not begun, and wait for those that are running; harmless to call again."""
+    """Drop the parts that have not started, and wait for running parts; idempotent."""
     parts.extendleft([None] * (1 + len(locks)))
     for lock in locks:
         lock.acquire()
-    parts.clear()  # so that a worker that has yet to start keeps no array alive
+    parts.clear()  # a worker that has not started yet must not keep arrays alive

@@ -6,20 +6,8 @@ from typing import Annotated
 
 import typer
 
-
-def _check_n_jobs(n_jobs: int) -> int:
-    if n_jobs == 0:
-        raise typer.BadParameter("0; expected a number of processes, or -1 for all cores")
-    return n_jobs
-
-
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
-NJobs = Annotated[
-    int,
-    typer.Option(
-        "--n-jobs", callback=_check_n_jobs, help="Number of processes, as in joblib; -1 uses all cores."
-    ),
-]
+NJobs = Annotated[int, typer.Option("--n-jobs", help="Number of processes, as in joblib; -1 uses all cores.")]
 Engine = Annotated[str, typer.Option(help="Where tasks run: processes (on this machine), dask or ray.")]
 Address = Annotated[
     str, typer.Option(help="Address of the cluster: tcp://HOST:8786 (Dask), HOST:6379 or auto (Ray).")

@@ -1,1 +1,1 @@
-"""Image data sets, from files or public sources."""
+"""Image data sets, from local files or downloaded."""

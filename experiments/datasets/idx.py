@@ -1,4 +1,4 @@
-"""Reading files of bytes in the IDX format, gzipped or plain; an incomplete or damaged file is refused."""
+"""Read files of bytes in the IDX format, gzipped or plain; incomplete or damaged files are rejected."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from phiball.backends.files import open_regular
 
 Bytes: TypeAlias = NDArray[np.uint8]
-BYTES = b"\0\0\x08"  # the beginning of a file of unsigned bytes; the number of axes follows
+BYTES = b"\0\0\x08"  # magic number of unsigned bytes; the number of axes follows
 GZIP = b"\x1f\x8b"
 SIZE = 28  # rows and columns of an image
 LABELS = 10
-MOST = 1 << 28  # bytes: five times the largest file of these data sets
+MOST = 1 << 28  # bytes; five times the largest file of these data sets
 KINDS = {3: "images", 1: "labels"}  # by their number of axes
 
 
 def read_idx(path: Path, axes: int) -> Bytes:
-    """Return the images (3 axes) or labels (1) in a file, read-only; raise ValueError for any other file.
+    """Return the images (3 axes) or labels (1 axis) of a file, read-only; raise ValueError for other files.
 
-    The content shows whether it is gzipped, since some browsers unpack a file and keep its name.
+    Compression is detected by content, since some browsers unpack a file and keep its name.
     """
     with open_regular(path) as file:
         packed = file.read(2) == GZIP
@@ -38,7 +38,7 @@ def read_idx(path: Path, axes: int) -> Bytes:
 
 
 def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
-    """Read as much as the head announces and a byte more: what is packed may be larger than the memory."""
+    """Read the announced size plus one byte, since a compressed file may not fit into memory."""
     start = 4 + 4 * axes
     head = stream.read(start)
     if not head.startswith(BYTES) or len(head) < 4:
@@ -68,7 +68,9 @@ def read_pair(images: Path, labels: Path) -> tuple[Bytes, Bytes]:
     if x.shape[1:] != (SIZE, SIZE):
         raise ValueError(f"{images} has images of {x.shape[1]} x {x.shape[2]}; expected {SIZE} x {SIZE}")
     if len(x) != len(y):
-        raise ValueError(f"{images} has {len(x)} images, {labels} has {len(y)} labels; expected as many")
+        raise ValueError(
+            f"{images} has {len(x)} images, {labels} has {len(y)} labels; expected equal numbers"
+        )
     if y.max() >= LABELS:
         raise ValueError(f"{labels} has the label {y.max()}; expected 0 to {LABELS - 1}")
     return x, y

@@ -1,6 +1,6 @@
-"""The images that networks are trained on: MNIST, Fashion-MNIST, KMNIST, and scikit-learn's small digits.
+"""Image data sets: MNIST, Fashion-MNIST, KMNIST, and scikit-learn's digits.
 
-They are read from a folder of the user's, or fetched once from their public sources into the user's cache.
+They are read from a local folder, or downloaded once into the user's cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
-# Data set to its address and the SHA-256 checksum of each of FILES.
+# The URL of each data set, and the SHA-256 checksums of FILES.
 SOURCES = {
     "mnist": (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -63,7 +63,7 @@ RETRIES = 2
 CHUNK = 1 << 16  # bytes read at a time
 TIMEOUT = 10.0, 30.0  # seconds to connect, and between two bytes
 
-# Digest of the first thousand images: files of one data set, or a part of it, are not mistaken for another.
+# Digests of the first thousand images, to detect files of another data set or part.
 BEGINNINGS = {
     "2304e0137aea1f23": ("mnist", "train"),
     "f8f3c5a608a9f7d4": ("mnist", "test"),
@@ -76,7 +76,7 @@ BEGINNINGS = {
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images (n, h, w) and labels (n,) for training and for testing, read-only; x / top lies in [0, 1]."""
+    """Images (n, h, w) and labels (n,) for training and testing, read-only; x / top is in [0, 1]."""
 
     name: str
     train_x: Bytes
@@ -87,7 +87,7 @@ class Images:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the data, which does not depend on how the files are compressed."""
+        """A hash of the data, independent of the files' compression."""
         digest = sha256()
         for array in (self.train_x, self.train_y, self.test_x, self.test_y):
             digest.update(f"{array.shape}".encode())
@@ -110,15 +110,14 @@ class Images:
 
 
 def load(name: str, folder: str | Path | None = None) -> Images:
-    """Return the images of that name, one of NAMES.
+    """Load a data set, one of NAMES.
 
-    `folder`, or else the variable PHIBALL_DATA, names a folder that holds `mnist/`, `fashion-mnist/` and
-    `kmnist/`, each with the four files in their usual names, with .gz or without (with, if both exist). The
-    folder of a single data set will not do: its files do not say which data set they are. The content is
-    checked, but not the checksums, since a copy that was compressed again has others.
+    `folder`, or else the environment variable PHIBALL_DATA, names a folder that contains `mnist/`,
+    `fashion-mnist/` and `kmnist/`, each with the four usual files, with or without .gz (.gz if both exist).
+    The content is checked, but not the checksums, since recompressed copies have others.
 
-    With neither, or an empty one, the files are fetched, checked against their checksums and kept; a terminal
-    shows a progress bar if tqdm is installed. `digits` is part of scikit-learn.
+    Without a folder, the files are downloaded, checked against their checksums and cached, with a progress
+    bar if tqdm is installed. `digits` is part of scikit-learn.
     """
     if name not in NAMES:
         raise ValueError(f"name is {name!r}; expected one of {', '.join(NAMES)}")
@@ -137,7 +136,7 @@ def load(name: str, folder: str | Path | None = None) -> Images:
 
 
 def _digits() -> Images:
-    """Return the 8 x 8 digits: the first 1,197 to train with, the last 600 to test."""
+    """Return the 8 x 8 digits: the first 1,197 for training, the last 600 for testing."""
     datasets = require(
         "sklearn.datasets", user="the data set digits", extra="experiments", package="scikit-learn"
     )
@@ -149,12 +148,12 @@ def _digits() -> Images:
 
 
 def _local_files(folder: Path, name: str) -> list[Path]:
-    """Return the paths of the four files of a data set in the user's folder."""
+    """Return the paths of the four files of a data set in a local folder."""
     place = folder / name
     if not place.is_dir():
         raise FileNotFoundError(
-            f"{place} is not a folder; expected --data-dir or {VARIABLE} to name a folder that holds {name}/ "
-            f"with {', '.join(FILES)}"
+            f"{place} is not a folder; expected --data-dir or {VARIABLE} to name a folder that contains "
+            f"{name}/ with {', '.join(FILES)}"
         )
     paths = []
     for file in FILES:
@@ -166,7 +165,7 @@ def _local_files(folder: Path, name: str) -> list[Path]:
 
 
 def _fetched_files(name: str) -> list[Path]:
-    """Return the paths of the four files of a data set in the user's cache, fetched if they are missing."""
+    """Return the paths of the four files of a data set in the cache, downloaded if missing."""
     pooch = require("pooch", user=f"the data set {name}", extra="experiments")
     address, checksums = SOURCES[name]
     cache = pooch.create(
@@ -179,7 +178,7 @@ def _fetched_files(name: str) -> list[Path]:
         progressbar=find_spec("tqdm") is not None and sys.stderr.isatty(),
         chunk_size=CHUNK,
         timeout=TIMEOUT,
-        headers={"Accept-Encoding": "identity"},  # a file unpacked on its way fails its checksum
+        headers={"Accept-Encoding": "identity"},  # a file decompressed in transfer would fail its checksum
     )
     return [_fetch(cache, name, file, downloader) for file in FILES]
 
@@ -187,15 +186,15 @@ def _fetched_files(name: str) -> list[Path]:
 def _fetch(cache: Any, name: str, file: str, downloader: Any) -> Path:
     try:
         return Path(cache.fetch(file, downloader=downloader))
-    except (OSError, ValueError) as error:  # OSError: of the disk, and of the network
+    except (OSError, ValueError) as error:  # OSError: disk and network
         kind = OSError if isinstance(error, OSError) else ValueError
         raise kind(
-            f"{file} could not be fetched from {cache.get_url(file)} ({_root(error)}); expected the file "
-            f"with its checksum: download it by hand into a folder {name}/, and name the folder that "
-            f"holds {name}/ with --data-dir or {VARIABLE}"
+            f"{file} could not be downloaded from {cache.get_url(file)} ({_root(error)}): download it by "
+            f"hand into a folder {name}/, and name the folder that contains {name}/ with --data-dir or "
+            f"{VARIABLE}"
         ) from error
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the first of a chain of errors, which says most: no route, no such host, a broken connection."""
+    """Return the first error of a chain, the most specific: no route, no such host, a broken connection."""
     return _root(error.__context__) if error.__context__ else error

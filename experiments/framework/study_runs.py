@@ -66,6 +66,8 @@ def run_study(
     """
     for name in PACKAGES:
         require(name, user="a study", extra="experiments")
+    if n_jobs == 0:
+        raise ValueError("n_jobs is 0; expected a number of processes, or -1 for all cores")
     with process_group() as (rank, ranks):
         if ranks > 1 and on_cluster():
             raise ValueError("a cluster is selected; expected processes under torchrun")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phiball.backends import Array, Rng, array_namespace, device
+from phiball.backends import Array, Rng, array_namespace, device, input_gradient, without_gradient
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, to_float64
 from phiball.refimpl import ENTROPIC, Ball, Tilted, Uniform, fgm, pgm, robust_risk, white_noise
 from phiball.refimpl.distributions.norms import norm_name
@@ -95,16 +95,26 @@ Measures = dict[MeasureKey, Any]  # NumPy arrays of one model on one batch, or o
 
 
 class BatchProblem:
-    """A model on a batch of data, as the functions loss(x, i) and gradient(x, i) that attacks take."""
+    """A model on a batch of data, as the functions loss(x, i) and gradient(x, i) of attacks.
+
+    `gradient` is None for torch, which differentiates the loss, and for models without gradients.
+    """
 
     def __init__(self, model: Model, x: Array, y: Array) -> None:
         self.model, self.x, self.y = model, x, y
-        self.gradient: Any = None if model.gradient is None else model.gradient(x, y)
+        gradient = model.gradient
+        self.gradient = None if gradient is None else lambda x, i: gradient(x, y[i])
 
     def loss(self, x: Array, i: Array) -> Array:
         """The losses at points x, each a perturbation of data point i."""
-        out = self.model.losses(x, self.y[i])
-        return out.detach() if hasattr(out, "detach") else out
+        return self.model.losses(x, self.y[i])
+
+    def slopes(self) -> Array | None:
+        """The gradients of the losses at the data points; None for models without gradients."""
+        if not self.model.differentiable:
+            return None
+        i = array_namespace(self.x).arange(self.x.shape[0], device=device(self.x))
+        return input_gradient(self.loss, self.x, i) if self.gradient is None else self.gradient(self.x, i)
 
     def score(self, x: Array) -> tuple[Any, Any]:
         """(losses, wrong) at one perturbed point per data point, as NumPy arrays."""
@@ -142,7 +152,8 @@ def random_search(problem: BatchProblem, x: Array, ball: Ball, *, n_queries: int
     xp = array_namespace(x)
     n, event = x.shape[0], x.ndim - 1
     i = xp.arange(n, device=device(x))
-    best, value = x, problem.loss(x, i)
+    with without_gradient():
+        best, value = x, problem.loss(x, i)
     corner = ball.steepest(rng.normal(tuple(x.shape), like=x), event_ndim=event)
     for query in range(n_queries):
         share = max(0.5 * (1 - query / n_queries), 0.1)
@@ -150,7 +161,8 @@ def random_search(problem: BatchProblem, x: Array, ball: Ball, *, n_queries: int
         fresh = ball.steepest(rng.normal(tuple(x.shape), like=x), event_ndim=event)
         moved = corner if query == 0 else xp.where(change, fresh, best - x)
         candidate = ball.project(x + moved, x, event_ndim=event)
-        f = problem.loss(candidate, i)
+        with without_gradient():
+            f = problem.loss(candidate, i)
         better = f > value
         best = xp.where(xp.reshape(better, (-1, *[1] * event)), candidate, best)
         value = xp.where(better, f, value)
@@ -168,9 +180,7 @@ def measure_batch(
     problem = BatchProblem(model, x, y)
     loss, wrong = problem.score(x)
     out: Measures = {MeasureKey("loss"): loss, MeasureKey("wrong"): wrong}
-    xp = array_namespace(x)
-    i = xp.arange(x.shape[0], device=device(x))
-    slopes = None if problem.gradient is None else problem.gradient(x, i)
+    slopes = problem.slopes()
     out[MeasureKey("x_min")] = np.min(to_float64(x))[None]
     out[MeasureKey("x_max")] = np.max(to_float64(x))[None]
     if model.kind == CLASSIFIER and model.outputs(x[:1]).ndim == 1:
@@ -198,7 +208,7 @@ def measure_batch(
             broken = broken | newly
             adversarial = _where(newly, worst["worst"].x, adversarial)
         out |= _breaking_radii(problem, norm, adversarial, broken, threat)
-        if problem.gradient is not None and model.kind == CLASSIFIER:
+        if slopes is not None and model.kind == CLASSIFIER:
             out[MeasureKey("wrong_in_huge_ball", norm)] = _wrong_in_huge_ball(problem, norm, threat, settings)
     return out
 
@@ -215,7 +225,7 @@ def is_applicable(name: str, model: Model, x: Array, norm: str, threat: ThreatMo
     feature scales; the loss of apgd-dlr needs three classes.
     """
     if name not in TORCHATTACKS:
-        return name == "search" or model.gradient is not None
+        return name == "search" or model.differentiable
     images = model.module is not None and model.kind == CLASSIFIER and x.ndim == 4
     known = norm in TORCHATTACKS_NORMS and threat.clip == (0.0, 1.0) and threat.feature_scale is None
     return has_torchattacks() and images and known and (name != "apgd-dlr" or model.n_classes(x) >= 3)
@@ -304,15 +314,14 @@ def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, 
 
 
 def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettings, rng: Rng) -> Array:
-    gradient = problem.gradient
     if name in TORCHATTACKS:
         return run_torchattacks(name, problem, ball, settings, rng)
-    if name == "search" or gradient is None:
+    if name == "search":
         return random_search(problem, problem.x, ball, n_queries=settings.n_queries, rng=rng)
     if name == "fgm":
-        return fgm(None, problem.x, ball, gradient=gradient)
-    steps, restarts = settings.steps, settings.restarts
-    return pgm(problem.loss, problem.x, ball, gradient=gradient, steps=steps, restarts=restarts, rng=rng)
+        return fgm(problem.loss, problem.x, ball, gradient=problem.gradient)
+    effort = {"steps": settings.steps, "restarts": settings.restarts}
+    return pgm(problem.loss, problem.x, ball, gradient=problem.gradient, rng=rng, **effort)
 
 
 def _wrong_in_huge_ball(
@@ -320,8 +329,8 @@ def _wrong_in_huge_ball(
 ) -> Any:
     """Where PGM breaks the model in a ball ten times the largest: everywhere, if gradients are useful."""
     ball = threat.ball(norm, 10 * max(threat.radii))
-    points = pgm(None, problem.x, ball, gradient=problem.gradient, steps=settings.steps)
-    return problem.score(points)[1]
+    options: Any = {"gradient": problem.gradient, "steps": settings.steps, "keep_best": False}
+    return problem.score(pgm(problem.loss, problem.x, ball, **options))[1]
 
 
 def _risks(

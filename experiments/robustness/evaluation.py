@@ -35,7 +35,7 @@ from phiball.experiments.robustness.models import (
     restore_model,
 )
 from phiball.experiments.robustness.report_formats import RobustnessReport
-from phiball.experiments.robustness.summary import summarize
+from phiball.experiments.robustness.summary import summarize_measures
 from phiball.refimpl import Ball
 from phiball.refimpl.distributions.norms import NORMS, as_norm, norm_name
 from phiball.refimpl.validation import valid_number
@@ -101,6 +101,8 @@ def robustness_report(
         )
     if n_jobs is not None:
         require("joblib", user="a report with n_jobs", extra="verify")
+    if n_jobs == 0:
+        raise ValueError("n_jobs is 0; expected a number of processes, or -1 for all cores")
     settings = AttackSettings() if settings is None else settings
     threat = ThreatModel(_valid_norms(norm), _valid_radii(radii), *_valid_box(clip, feature_scale))
     root = as_rng(rng)
@@ -147,7 +149,7 @@ def robustness_report(
                     show(share, f"{task.model.name}, batch {task.number + 1}")
     if not prepared:
         raise ValueError("data is empty; expected at least one point")
-    summary = summarize(
+    summary = summarize_measures(
         prepared,
         {name: [ended[k] for k in sorted(ended)] for name, ended in results.items()},
         threat,

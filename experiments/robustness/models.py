@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import Array, array_namespace, input_gradient
+from phiball.backends import Array, array_namespace, without_gradient
 from phiball.experiments.framework.requirements import require
 
 CLASSIFIER, REGRESSOR = "classifier", "regressor"
@@ -25,7 +25,8 @@ class Model:
 
     - `outputs`: a function of points (n,) + event that returns logits (n, classes), or predictions (n,).
     - `kind`: "classifier" or "regressor".
-    - `gradient`: a function of points and labels that returns gradient(x, i); None without gradients.
+    - `gradient`: a function of points and labels (n,), the gradients of the losses in the points. Torch
+      modules need none.
     - `to_array`: converts data to the library, dtype and device that `outputs` takes.
     - `evaluating`: a context manager that puts the model into evaluation mode.
     - `module`: the torch module, if it is one.
@@ -36,11 +37,16 @@ class Model:
     kind: str
     outputs: Callable[[Array], Array]
     to_array: Callable[[Any], Array]
-    gradient: Callable[[Array, Array], Callable[[Array, Array], Array]] | None = None
+    gradient: Callable[[Array, Array], Array] | None = None
     evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
     was_training: bool = False
     module: Any = None
     source: Any = None
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the gradients of the losses can be computed."""
+        return self.module is not None or self.gradient is not None
 
     def n_classes(self, x: Array) -> int:
         """The number of scores per point."""
@@ -52,7 +58,8 @@ class Model:
 
     def score(self, x: Array, y: Array) -> tuple[Any, Any]:
         """(losses, wrong), NumPy arrays (n,); `wrong` is 1 for misclassified points, 0 for regressors."""
-        loss, wrong = self._losses_and_errors(self.outputs(x), y)
+        with without_gradient():
+            loss, wrong = self._losses_and_errors(self.outputs(x), y)
         return to_float64(loss), to_float64(wrong)
 
     def _losses_and_errors(self, out: Array, y: Array) -> tuple[Array, Array]:
@@ -210,11 +217,7 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
             if training:
                 module.train()
 
-    def gradient(x: Any, y: Any) -> Callable[[Any, Any], Any]:
-        return lambda x, i: input_gradient(lambda x, i: model.losses(x, y[i]), x, i)
-
-    model = Model(name, kind, outputs, to_array, gradient, evaluating, bool(module.training), module)
-    return model
+    return Model(name, kind, outputs, to_array, None, evaluating, bool(module.training), module)
 
 
 def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
@@ -222,8 +225,8 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
         plain = _is_linear(estimator, "predict")
         slope = np.reshape(estimator.coef_, (-1,)) if plain else None
 
-        def gradient(x: Any, y: Any) -> Callable[[Any, Any], Any]:
-            return lambda x, i: 2 * (estimator.predict(x) - y[i])[:, None] * slope
+        def gradient(x: Any, y: Any) -> Any:
+            return 2 * (estimator.predict(x) - y)[:, None] * slope
 
         return Model(name, kind, estimator.predict, _doubles, gradient if plain else None)
     if classes is not None and len(estimator.classes_) != len(classes):
@@ -238,15 +241,12 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
     if coef.shape[0] == 1:
         coef = np.concatenate([np.zeros_like(coef), coef])
 
-    def slopes(x: Any, y: Any) -> Callable[[Any, Any], Any]:
-        def at(x: Any, i: Any) -> Any:
-            out = _decisions(estimator, x)
-            e = np.exp(out - out.max(axis=-1, keepdims=True))
-            probabilities = e / e.sum(axis=-1, keepdims=True)
-            probabilities[np.arange(len(x)), y[i]] -= 1.0
-            return probabilities @ coef
-
-        return at
+    def slopes(x: Any, y: Any) -> Any:
+        out = _decisions(estimator, x)
+        e = np.exp(out - out.max(axis=-1, keepdims=True))
+        probabilities = e / e.sum(axis=-1, keepdims=True)
+        probabilities[np.arange(len(x)), y] -= 1.0
+        return probabilities @ coef
 
     return Model(name, kind, lambda x: _decisions(estimator, x), _doubles, slopes)
 

@@ -24,7 +24,7 @@ from phiball.refimpl.risk import Estimate
 SIGNIFICANT = 2.0  # standard errors by which one error must exceed another
 
 
-def summarize(
+def summarize_measures(
     models: list[Model],
     batches: dict[str, list[Measures]],
     threat: ThreatModel,

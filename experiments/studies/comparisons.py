@@ -1,4 +1,4 @@
-"""The paper's own numbers beside those of the studies, as recorded on the studies' pages."""
+"""The paper's numbers beside the numbers on the studies' pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from phiball.verification.framework.comparison import Comparison
 
 _THREE = ("", "the paper", "ours")
-# The folder of each study with the name of its main figure. A test compares the numbers with its page.
+# Keys: the folder of a study and its main figure. A test compares the numbers with the study's page.
 COMPARISONS = {
     ("worst_case", "densities-scaled.png"): Comparison(
         "Section 2.2",
@@ -23,7 +23,7 @@ COMPARISONS = {
             ("3. quadratic: largest density", "grows less quickly", "8.30-fold; entropic 7.99-fold"),
             ("4. absolute value and hinge", "equal weights", "the printed density has mass 0.09, not 1"),
         ),
-        "The printed distribution of the weights (reading literal); 10^4 points of the interval, as in the paper.",
+        "The printed distribution of the weights (reading literal); 10^4 points, as in the paper.",
         "phiball run worst-case --scale paper",
         "The weights, alpha and eta are not given, and the shapes of the printed matrices do not fit. The "
         "network was chosen because its maximum lies near 5; alpha and eta are ours.",
@@ -95,7 +95,7 @@ COMPARISONS = {
 
 
 def comparisons() -> list[Comparison]:
-    """The comparisons in the order of the paper, with figures where the studies' pages are there."""
+    """Return the comparisons in the order of the paper, with figures if the studies' folders have them."""
     found = []
     for (study, name), comparison in COMPARISONS.items():
         file = Path(__file__).parent / study / name

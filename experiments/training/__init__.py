@@ -1,1 +1,1 @@
-"""Training loops, methods and networks that studies and benchmarks share."""
+"""The training loop, methods and networks that studies and benchmarks share."""

@@ -1,11 +1,11 @@
-"""Errors of a trained network under attacks of its test images: white noise, PGM and APGD.
+"""Errors of a trained network under attacks on images: white noise, PGM and APGD.
 
-Nothing is clipped to the range of the pixels.
+Attacked images are not clipped to the range of the pixels.
 
-APGD (Croce and Hein, "Reliable evaluation of adversarial robustness") sets its own step. Steps have momentum
-and begin with twice the radius. At a few checkpoints the step of an image is halved, and its path restarts
-from the best point so far, if the loss has increased too seldom since the last checkpoint, or if neither the
-step nor the best loss has changed since then.
+APGD (Croce and Hein, "Reliable evaluation of adversarial robustness") adapts its step size. Steps have
+momentum, and the first size is twice the radius. At each checkpoint the step size of an image is halved, and
+the attack restarts from its best point, if too few steps have increased the loss since the last checkpoint,
+or if neither the step size nor the best loss has changed.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from phiball.experiments.training.loop import cross_entropy_loss
 from phiball.refimpl import Ball, pgm, white_noise
 
 ATTACK_NORMS = ("l2", "linf")
-CHUNK = 500  # images that are attacked at a time
-MOMENTUM = 0.75  # the share of the new step in APGD
-RISES = 0.75  # the share of the steps between two checkpoints that must increase the loss
+CHUNK = 500  # images attacked at a time
+MOMENTUM = 0.75  # the weight of the new step in APGD
+RISES = 0.75  # the fraction of steps between checkpoints that must increase the loss
 LOSSES = ("ce", "dlr")
 
 
 def chunks(x: Array, y: Array) -> list[tuple[Array, Array]]:
-    """Split images and labels into parts that are attacked at a time."""
+    """Split images and labels into chunks."""
     return list(zip(x.split(CHUNK), y.split(CHUNK), strict=True))
 
 
-def is_right(model: Any, x: Array, y: Array) -> Array:
-    """Which images are classified correctly."""
+def is_correct(model: Any, x: Array, y: Array) -> Array:
+    """Return the mask of images that are classified correctly."""
     with import_module("torch").no_grad():
         return model(x).argmax(-1) == y
 
 
-def percent_wrong(right: list[Array]) -> float:
-    """The share in % of the images that are not classified correctly, of masks over all of them."""
-    count = sum(len(part) for part in right)
-    return 100.0 * (count - sum(int(part.sum()) for part in right)) / count
+def error_percentage(correct: list[Array]) -> float:
+    """Return the percentage of misclassified images, from masks of the correct ones."""
+    count = sum(len(part) for part in correct)
+    return 100.0 * (count - sum(int(part.sum()) for part in correct)) / count
 
 
 def after_pgm(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, rng: Rng) -> Array:
-    """Which images of the mask `ok` are still classified correctly after PGM from a random point."""
+    """Return the images of the mask `ok` that PGM from a random point does not fool."""
     still = ok.clone()
     if ok.any():
-        # In float32 gradients vanish where the network is certain.
+        # In float32, gradients vanish for confident predictions.
         loss = cross_entropy_loss(lambda x: model(x).double(), y[ok])
         attacked = pgm(loss, x[ok], ball, steps=steps, rng=rng, keep_best=False)
-        still[ok] = is_right(model, attacked, y[ok])
+        still[ok] = is_correct(model, attacked, y[ok])
     return still
 
 
 def after_apgd(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, rng: Rng) -> Array:
-    """Which images of the mask `ok` no point of APGD fools: by cross-entropy, then by dlr for the rest."""
+    """Return the images of the mask `ok` that APGD fools neither by cross-entropy nor by dlr."""
     still = ok.clone()
     for kind in LOSSES:
         if still.any():
@@ -67,16 +67,16 @@ def after_apgd(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int
 
 
 def checkpoints(steps: int) -> list[int]:
-    """The numbers of steps after which the step size is reconsidered, as the authors set them."""
+    """Return the steps after which the step size is updated, as in the article."""
     shares = [0.0, 0.22]
     while shares[-1] < 1:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
-    # Rounded, since an error of the sum would move a checkpoint that is a whole number.
+    # Rounded, since a rounding error of the sum could move a checkpoint to the next integer.
     return sorted({ceil(round(share * steps, 9)) for share in shares[1:] if round(share, 9) < 1})
 
 
 def image_losses(logits: Array, y: Array, kind: str) -> Array:
-    """The loss of each image: "ce" is the cross-entropy, "dlr" the difference of logits ratio.
+    """Return the loss of each image: "ce" is the cross-entropy, "dlr" the difference of logits ratio.
 
     dlr is -(z_y - max of the others) / (z_1 - z_3), with z_1 >= z_2 >= z_3 the largest logits.
     """
@@ -92,9 +92,9 @@ def image_losses(logits: Array, y: Array, kind: str) -> Array:
 def apgd(
     model: Any, x: Array, y: Array, ball: Ball, *, steps: int, rng: Rng, kind: str = "ce"
 ) -> tuple[Array, Array]:
-    """Return the points of the largest loss found for images x, and which images were fooled on the way.
+    """Return the points with the largest loss found, and the mask of images that were fooled.
 
-    It starts from a uniform point of the ball and takes steps + 1 gradients.
+    Starts from a uniform point of the ball and computes steps + 1 gradients.
     """
     torch = import_module("torch")
     event = x.ndim - 1
@@ -105,7 +105,7 @@ def apgd(
 
     def at(points: Array) -> tuple[Array, Array, Array]:
         points = points.detach().requires_grad_()
-        logits = model(points).double()  # in float32 gradients vanish where the network is certain
+        logits = model(points).double()  # in float32, gradients vanish for confident predictions
         values = image_losses(logits, y, kind)
         (slope,) = torch.autograd.grad(values.sum(), points)
         return values.detach(), slope, logits.detach().argmax(-1) != y
@@ -115,8 +115,8 @@ def apgd(
     best, top, best_slope = now, value, slope
     before = now
     step = torch.full_like(x[(slice(None), *[0] * event)], 2 * ball.radius)
-    last, last_top = 0, top  # of the last checkpoint
-    rises = torch.zeros_like(top)  # since then
+    last, last_top = 0, top  # step and best loss of the last checkpoint
+    rises = torch.zeros_like(top)  # steps since then that increased the loss
     halved = rises > 0
     for done in range(1, steps + 1):
         aim = ball.project(now + wide(step) * unit.steepest(slope, event_ndim=event), x, event_ndim=event)

@@ -14,7 +14,7 @@ SIDE = 28
 
 @contextmanager
 def torch_seed(seed: int) -> Iterator[Any]:
-    """Seed torch's global generator within the block, and restore it afterwards; the value is `torch`."""
+    """Seed torch's global generator in the block, and restore it afterwards; yields `torch`."""
     torch = import_module("torch")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(valid_count("seed", seed, 0))
@@ -26,8 +26,8 @@ def cnn(width: int = 64, *, seed: int = 0) -> Any:
 
     Filters of 8 x 8 (stride 2, padding 3), 6 x 6 (stride 2) and 5 x 5, an ELU after each, and a linear layer.
     The paper gives only the sizes of the filters; their numbers (64, 128, 128 at the default `width`) and
-    strides are those of Sinha, Namkoong and Duchi, whose setup it follows. A `width` of 16 trains about ten
-    times as fast. `seed` sets the initial weights; torch's global generator is left alone.
+    strides are from Sinha, Namkoong and Duchi, whose setup it follows. A `width` of 16 trains about ten times
+    faster. `seed` sets the initial weights; torch's global generator is not changed.
 
     >>> import torch
     >>> from phiball.experiments.training.image_networks import cnn
@@ -56,5 +56,5 @@ def dense(shape: tuple[int, int], width: int = 16, *, seed: int = 0) -> Any:
 
 
 def network(shape: tuple[int, int], width: int = 64, *, seed: int = 0) -> Any:
-    """Return the network for images (N, 1, *shape): `cnn` at 28 x 28, `dense` below."""
+    """Return the network for images (N, 1, *shape): `cnn` for 28 x 28, `dense` for smaller images."""
     return cnn(width, seed=seed) if min(shape) == SIDE else dense(shape, width, seed=seed)

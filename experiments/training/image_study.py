@@ -1,4 +1,4 @@
-"""Base of the studies that train networks on images: two stages, shared options, training and attack."""
+"""The base of studies that train networks on images: shared options, two stages, training and attacks."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ from phiball.experiments.training.training_methods import Method
 
 @dataclass(frozen=True)
 class ImageConfig(StudyConfig):
-    """The parameters that all studies of images share."""
+    """The options that all studies of images share."""
 
     data: tuple[str, ...] = option(("mnist", "fashion-mnist", "kmnist"), "Data sets.", NAMES)
     data_dir: str = option(
         "",
-        "The folder that holds them; by default that of PHIBALL_DATA, or they are fetched.",
+        "The folder of the data sets; by default PHIBALL_DATA, or they are downloaded.",
         affects_results=False,
     )
-    train: int = option(60000, "Training images at most.")
-    held_out: int = option(5000, "Of these, how many settings are chosen by.")
-    judged: int = option(1000, "Of the held-out images, how many are attacked.")
+    train: int = option(60000, "The maximal number of training images.")
+    held_out: int = option(5000, "Training images held out to choose settings.")
+    judged: int = option(1000, "Held-out images that are attacked.")
     attacked: int = option(10000, "Test images that are attacked.")
     width: int = option(64, "Filters of the first layer; 16 is a narrow network.")
     epochs: int = option(30, "Passes over the training images.")
     batch: int = option(64, "Images per step.")
-    threads: int = option(1, "Threads of one network's training; --n-jobs of them are trained at a time.")
-    device: str = option(
-        "cpu", "Where networks are trained: cpu, cuda or, spread over several, cuda:0,cuda:1."
-    )
+    threads: int = option(1, "Threads per network; --n-jobs networks are trained at a time.")
+    device: str = option("cpu", "The device: cpu, cuda, or several such as cuda:0,cuda:1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,14 +48,14 @@ class ImageConfig(StudyConfig):
             raise ValueError(f"held_out is {self.held_out!r}; expected less than train, {self.train}")
 
 
-SMOKE: dict[str, Any] = {  # of the scale "smoke"
+SMOKE: dict[str, Any] = {  # options of the scale "smoke"
     "data": ("digits",), "seeds": 2, "train": 1197, "held_out": 200, "judged": 200, "attacked": 200,
     "width": 16, "epochs": 3,
 }  # fmt: skip
 
 
 def check_increasing(name: str, numbers: tuple[float, ...]) -> None:
-    """Raise ValueError unless each number is larger than the one before."""
+    """Raise ValueError unless the numbers are strictly increasing."""
     if list(numbers) != sorted(set(numbers)):
         raise ValueError(f"{name} is {numbers!r}; expected increasing numbers")
 
@@ -66,20 +64,20 @@ ConfigT = TypeVar("ConfigT", bound=ImageConfig)
 
 
 class ImageStudy(Study[ConfigT]):
-    """Two stages, in which each task trains a network and attacks it.
+    """A study in two stages, in which each task trains a network and attacks it.
 
-    `choose`: candidate settings are trained on a part of the training images and attacked on the rest.
-    `report`: the best of them are trained on all training images and attacked on the test images. The
-    methods of a trial share a seed: initial weights, order of the data and attacks.
+    `choose`: networks with candidate settings are trained on a part of the training images and attacked on
+    the rest. `report`: networks with the best settings are trained on all training images and attacked on the
+    test images. The methods of a trial share a seed: initial weights, order of the data and attacks.
     """
 
     @abstractmethod
     def tasks(self, config: ConfigT, judged: list[Row] | None = None) -> list[Task]:
-        """Return the tasks of the first stage or, given its rows, those of the second."""
+        """Return the tasks of the first stage or, given its rows, of the second."""
 
     @abstractmethod
     def method(self, config: ConfigT, task: Task) -> Method:
-        """Return the method that a task trains by."""
+        """Return the training method of a task."""
 
     @abstractmethod
     def schedule(self, config: ConfigT, task: Task) -> Schedule:
@@ -93,14 +91,14 @@ class ImageStudy(Study[ConfigT]):
 
     @abstractmethod
     def attack_work(self, config: ConfigT, task: Task) -> float:
-        """Return the passes through the network that the attacks of a task take, about."""
+        """Return the approximate number of passes through the network in the attacks of a task."""
 
     def compute(self, config: ConfigT, rng: Rng, map_tasks: MapTasks | None = None) -> Table:
-        """Return the rows of both stages; the second has what was chosen in the first."""
+        """Return the rows of both stages; the second uses the settings chosen in the first."""
         self.prepare(config)
 
         def rows(tasks: list[Task]) -> list[Row]:
-            # More trials do not change the seeds of fewer.
+            # The seed of a trial does not depend on the number of trials.
             seeded = [{**task, "seed": _integer(rng.keyed(f"trial {task['trial']}"))} for task in tasks]
             return (map_tasks or run_serially)(self, config, seeded, rng) if seeded else []
 
@@ -110,7 +108,7 @@ class ImageStudy(Study[ConfigT]):
     def compute_task(self, config: ConfigT, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
         """Train a network and attack it: errors in %, the mean loss per epoch, and the numbers of images.
 
-        Everything drawn comes from the seed of the task, which all methods of a trial share; `rng` is unused.
+        All random numbers come from the task's seed, which the methods of a trial share; `rng` is unused.
         """
         torch = import_module("torch")
         threads = torch.get_num_threads()
@@ -152,12 +150,12 @@ class ImageStudy(Study[ConfigT]):
         }
 
     def prepare(self, config: ConfigT) -> None:
-        """Fetch missing data, and raise ValueError for unusable data and devices."""
+        """Download missing data, and raise ValueError for invalid data or devices."""
         torch = require("torch", user=f"the study {self.name}", extra="experiments")
         require("scipy", user=f"the study {self.name}", extra="experiments")  # for Student's intervals
         try:
             for device in str(config.device).split(","):
-                torch.zeros(1, device=device).item()  # torch knows some devices that hold no numbers
+                torch.zeros(1, device=device).item()  # fails on devices without storage, such as meta
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).splitlines()[0][:80]
             raise ValueError(
@@ -173,7 +171,7 @@ class ImageStudy(Study[ConfigT]):
                 )
 
     def work(self, config: ConfigT, task: Task) -> float:
-        """Return about how long a task takes, in passes of one image through the network and back."""
+        """Return the approximate cost of a task, in forward and backward passes of one image."""
         images = config.train - (config.held_out if task["stage"] == "choose" else 0)
         training = images * config.epochs * self.method(config, task).evaluations
         return training + self.attack_work(config, task)
@@ -182,7 +180,7 @@ class ImageStudy(Study[ConfigT]):
         return int(config.threads)
 
     def devices(self, config: ConfigT) -> tuple[str, ...]:
-        """Return the devices of config.device, where there are several."""
+        """Return the devices of config.device, if there are several."""
         several = tuple(config.device.split(","))
         return several if len(several) > 1 else ()
 

@@ -1,4 +1,4 @@
-"""Small classifiers that train in seconds, and images to test them on."""
+"""Small classifiers that train in seconds, and test images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phiball.experiments.training.image_networks import torch_seed
 from phiball.experiments.training.loop import Schedule, cross_entropy_loss, train_network
 from phiball.experiments.training.training_methods import Objective, StatefulObjective, mean_loss
 
-TEST_IMAGES = 32  # of `small_classifier`; the risk is their mean
+TEST_IMAGES = 32  # of `small_classifier`
 TRAIN_IMAGES = 6000  # at most
 
 
@@ -32,7 +32,7 @@ class Classifier:
         return cross_entropy_loss(self.model, self.y)(x, i)
 
     def errors(self, x: Array) -> int:
-        """Return how many of the images x, perturbed copies of the test images, are misclassified."""
+        """Return the number of misclassified images x, perturbed copies of the test images."""
         torch = import_module("torch")
         with torch.no_grad():
             return int(torch.sum(torch.argmax(self.model(x), -1) != self.y))
@@ -49,8 +49,7 @@ def train_layers(
 ) -> Any:
     """Return a network of the layers `make_layers(torch.nn)`, trained by Adam at 3e-3 on batches of 64.
 
-    `seed` sets the initial weights, the order of the data and the objective's draws. Nothing is kept of a
-    data point from one epoch to the next.
+    `seed` sets the initial weights, the order of the data and the draws of the objective.
     """
     with torch_seed(seed) as torch:
         model = torch.nn.Sequential(*make_layers(torch.nn))
@@ -61,7 +60,7 @@ def train_layers(
 def small_classifier(seed: int = 0, *, epochs: int = 10) -> Classifier:
     """Return a network with one hidden layer, trained plainly on scikit-learn's digits or on MNIST.
 
-    It is MNIST if PHIBALL_DATA names the folder that holds `mnist/`. Images are flat: (N, d).
+    MNIST is used if PHIBALL_DATA names a folder that contains `mnist/`. Images are flat: (N, d).
     """
     data = images.load("mnist" if os.environ.get(images.VARIABLE) else "digits")
     (x, y), (test_x, test_y) = data.tensors("train", 0, TRAIN_IMAGES), data.tensors("test", 0, TEST_IMAGES)

@@ -1,4 +1,4 @@
-"""Training methods: what a batch is trained with, and what that costs."""
+"""Training methods: objectives of a batch, and their cost."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from phiball.refimpl import (
     fgm,
 )
 
-UNWEIGHTED_ETA = 1e6  # an eta at which all perturbed points have equal weights, and none is tilted
+UNWEIGHTED_ETA = 1e6  # so large that all perturbed points have equal weights
 
-Loss = Callable[[Array, Array], Array]  # perturbed points and the indices of their data points, to losses
-Objective = Callable[[Loss, Array, Rng], Array]  # loss, batch and generator, to the scalar to minimise
-# The same with what was kept of each data point, which it returns anew beside the scalar.
+Loss = Callable[[Array, Array], Array]  # (points, indices of their data points) -> losses
+Objective = Callable[[Loss, Array, Rng], Array]  # (loss, batch, generator) -> scalar to minimise
+# The same with a state per data point; returns the scalar and the new state.
 StatefulObjective = Callable[[Loss, Array, Rng, Array], tuple[Array, Array]]
 
 
@@ -32,7 +32,7 @@ StatefulObjective = Callable[[Loss, Array, Rng, Array], tuple[Array, Array]]
 class Method:
     """A training method: its family and setting, evaluations per data point, and its objective.
 
-    `first(x, rng)`, where there is one, returns what is kept of each data point before the first step.
+    `first(x, rng)` returns the initial state of a `StatefulObjective`.
     """
 
     family: str
@@ -43,19 +43,19 @@ class Method:
 
 
 def mean_loss(loss: Loss, x: Array, rng: Rng | None = None) -> Array:
-    """Return the mean loss of a batch: the objective of plain training, which draws nothing."""
+    """Return the mean loss of a batch, the objective of plain training."""
     return loss(x, import_module("torch").arange(len(x))).mean()
 
 
 def plain_training() -> Method:
-    """Return plain training, ERM."""
+    """Return plain training (ERM)."""
     return Method("ERM", "", 1, mean_loss)
 
 
 def adversarial_training(
     family: str, setting: str, evaluations: float, attack: Callable[..., Array]
 ) -> Method:
-    """Return training at the points that `attack(loss, x, rng)` finds."""
+    """Return training at the points `attack(loss, x, rng)`."""
 
     def objective(loss: Loss, x: Array, rng: Rng) -> Array:
         return mean_loss(loss, attack(loss, x, rng))
@@ -64,7 +64,7 @@ def adversarial_training(
 
 
 def random_start_fgm(setting: str, ball: Ball) -> Method:
-    """Return FGM from a uniform point of the ball."""
+    """Return training by FGM from a uniform point of the ball."""
 
     def attack(loss: Loss, x: Array, rng: Rng) -> Array:
         return fgm(loss, x, ball, rng=rng)

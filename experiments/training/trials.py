@@ -1,4 +1,4 @@
-"""Statistics of the studies of images: means over trials, and differences of methods within trials."""
+"""Statistics of trials: means, and differences between methods within trials."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from statistics import fmean, stdev
 
 from phiball.experiments.framework.tasks import Row, Table
 
-LEVEL = 0.95  # of the intervals
+LEVEL = 0.95  # confidence level of intervals
 
 
 def trial_rows(table: Table, data: str, method: str) -> list[Row]:
-    """The rows of a method on the test images, one per trial."""
+    """Return the rows of a method on the test images, one per trial."""
     wanted = ("report", data, method)
     return [row for row in table.rows if (row["stage"], row["data"], row["method"]) == wanted]
 
 
 def values(table: Table, data: str, method: str, columns: Iterable[str]) -> list[float]:
-    """The mean over some columns, one per trial."""
+    """Return the mean over some columns for each trial."""
     columns = list(columns)
     return [fmean(row[name] for name in columns) for row in trial_rows(table, data, method)]
 
 
 def data_of(table: Table) -> list[str]:
-    """The data sets that have results."""
+    """Return the data sets that have results."""
     return list(dict.fromkeys(row["data"] for row in table.rows if row["stage"] == "report"))
 
 
 def standard_error_of_mean(numbers: list[float]) -> float:
-    """The standard error of the mean; NaN for a single number."""
+    """Return the standard error of the mean; NaN for a single number."""
     return stdev(numbers) / sqrt(len(numbers)) if len(numbers) > 1 else nan
 
 
 def plus_minus(numbers: list[float]) -> str:
-    """The mean and its standard error; a dash where there are no numbers."""
+    """Format the mean and its standard error; a dash if there are no numbers."""
     if not numbers:
         return "-"
     return f"{fmean(numbers):.1f}" + (f" ± {standard_error_of_mean(numbers):.1f}" if len(numbers) > 1 else "")
@@ -45,16 +45,16 @@ def plus_minus(numbers: list[float]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """Errors of a method minus those of `other`, over the trials that both have, in percentage points."""
+    """The error of a method minus that of `other` over common trials, in percentage points."""
 
     other: str
     mean: float
     stderr: float
-    bound: float  # beyond it, the difference is significant
+    bound: float  # a larger difference is significant
 
     @property
     def sign(self) -> int:
-        """1 or -1 where the difference is significant, and 0 elsewhere."""
+        """The sign of a significant difference, else 0."""
         return (self.mean > self.bound) - (self.mean < -self.bound)
 
     def __str__(self) -> str:
@@ -63,9 +63,9 @@ class Difference:
 
 
 def difference(table: Table, data: str, columns: list[str], ours: str, other: str) -> Difference | None:
-    """The mean over columns of `ours` minus that of `other`; None unless they share a trial.
+    """Return the mean over columns of `ours` minus `other`; None without a common trial.
 
-    It is significant outside of Student's interval, and if it is more than one image.
+    It is significant if it is outside Student's interval and larger than one image.
     """
     first, second = (
         {row["trial"]: row for row in trial_rows(table, data, method)} for method in (ours, other)
@@ -81,5 +81,5 @@ def difference(table: Table, data: str, columns: list[str], ours: str, other: st
 
 @cache
 def student(trials: int) -> float:
-    """The half-width, in standard errors, of Student's interval of LEVEL."""
+    """Return the half-width of Student's interval of level LEVEL, in standard errors."""
     return float(import_module("scipy.stats").t.ppf((1 + LEVEL) / 2, trials - 1))

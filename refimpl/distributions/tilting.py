@@ -32,12 +32,12 @@ def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> 
     xp = array_namespace(z)
     shape = (*z.shape[:-1], n, z.shape[-1])
     if norm == inf:
-        return tilted_inf(z, s, n, radius, rng)
+        return tilted_points_inf(z, s, n, radius, rng)
     if norm == 2:
-        t, whole = tilt_sizes(s, radius, *debye_series(shape[-1] / 2))
+        t, whole = tilt_norms(s, radius, *debye_series(shape[-1] / 2))
         below = _wood(xp.broadcast_to(t[..., None], shape[:-1]), shape[-1], rng, z, xp=xp)
         numbers = rng.normal(shape, like=z), rng.uniform(shape[:-1], like=z)
-        return aimed_2(*numbers, below, whole, z, s, radius)
+        return tilted_points_2(*numbers, below, whole, z, s, radius)
     b = radius * tilted_1(radius * s, n, rng)
     return xp.expand_dims(z, axis=-2) + b, log_ratio(_whole(s, norm, radius, xp=xp), s, b)
 
@@ -73,7 +73,7 @@ def log_ratio(whole: Array, s: Array, b: Array) -> Array:
 
 
 @kernel
-def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -> tuple[Array, Array]:
+def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> tuple[Array, Array]:
     """radius |s| of norm 2, but at most _HUGE, and log E exp(s.b), in double precision.
 
     `steps` and `series` are those of `debye_series`.
@@ -85,7 +85,7 @@ def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -
 
 
 @kernel
-def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
+def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
     """The points and log(nu/q) of norm inf.
 
     Each coordinate has its distribution by the inverse distribution function, from one uniform number.
@@ -108,7 +108,7 @@ def _below(a: Array, u: Array, *, xp: Any) -> Array:
 
 
 @kernel
-def aimed_2(
+def tilted_points_2(
     v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float
 ) -> tuple[Array, Array]:
     """The points and log(nu/q) of norm 2, from numbers that may be overwritten.
@@ -150,11 +150,11 @@ def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
 
 def _draw_wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> tuple[Array, Array]:
     tries = max(1, min(8, 2048 // max(1, t.shape[0])))  # many at once where they are few
-    return first_kept(t, d, rng.uniform((3, tries, t.shape[0]), like=like))
+    return first_accepted(t, d, rng.uniform((3, tries, t.shape[0]), like=like))
 
 
 @kernel
-def first_kept(t: Array, d: int, u: Array) -> tuple[Array, Array]:
+def first_accepted(t: Array, d: int, u: Array) -> tuple[Array, Array]:
     """For each t (k,) the first of some candidates that is kept, and whether there is one.
 
     The candidates are made from uniform numbers u (3, tries, k). w is (1 + y)/2, where y is a coordinate of a

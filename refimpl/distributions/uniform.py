@@ -27,17 +27,17 @@ def uniform(z: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
         g = rng.gamma(1 + 1 / norm, shape, like=z)
         g **= 1 / norm
         g *= rng.uniform(shape, like=z, low=-1.0)
-    return placed(g, rng.uniform(shape[:-1], like=z), z, norm, radius)
+    return ball_points(g, rng.uniform(shape[:-1], like=z), z, norm, radius)
 
 
 @kernel
 def uniform_inf(z: Array, n: int, radius: float, rng: Rng) -> Array:
     """The points of `uniform` for norm inf, each coordinate from one uniform number."""
-    return placed(rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z), None, z, inf, radius)
+    return ball_points(rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z), None, z, inf, radius)
 
 
 @kernel
-def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Array:
+def ball_points(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Array:
     """Points around z (..., d) from numbers b (..., n, d), which are overwritten, and uniform u (..., n).
 
     For norms 1 and inf the numbers are uniform on [0, 1), and for norm inf there is no u. For norm 2 they are
@@ -77,7 +77,7 @@ def quasi(z: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
     xp = array_namespace(z)
     shape, d = (*z.shape[:-1], n), z.shape[-1]
     if norm == inf:
-        return placed(rng.sobol((*shape, d), like=z), None, z, norm, radius)
+        return ball_points(rng.sobol((*shape, d), like=z), None, z, norm, radius)
     double = xp.empty((0,), dtype=xp.float64, device=z.device)
     u = rng.sobol((*shape, d + 1), like=double)
     v = 2 * u[..., :d] - 1

@@ -1,6 +1,6 @@
 """The inner problem: the worst-case distribution of a row of losses, with a certificate."""
 
-from phiball.refimpl.inner.check import check_divergence
+from phiball.refimpl.inner.divergence_check import check_divergence
 from phiball.refimpl.inner.divergences import (
     ABSOLUTE,
     ENTROPIC,

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.inner.multiplier import FAMILIES, multiplier
-from phiball.refimpl.inner.solvers import Solution, check_overflow, dual_shifted, shifted, solve
+from phiball.refimpl.inner.solvers import Solution, check_finite_field, dual_shifted, shifted, solve
 from phiball.refimpl.numerics import add_up, cast_up, largest, to_double, tolerance, total
 
-_MET = 1 + 1e-12  # times the budget: a divergence up to that has met it
-_STEPS = 300  # far above the 30 or so that are needed; bounds the loop on NaN
-_POLISH = 8  # steps for eta after the value is exact, which is flat in eta
-_CLOSE = 1e-6  # a cost this close to the budget, relatively, is that of the root and not of a jump beside it
+_MET = 1 + 1e-12  # a divergence of up to this times the budget meets it
+_STEPS = 300  # about 30 are needed; bounds the loop on NaN
+_POLISH = 8  # further steps for eta once the value, which is flat in eta, is exact
+_CLOSE = 1e-6  # relative distance of a cost to the budget below which its eta is taken as the root
 
 
 def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check: bool = False) -> Solution:
@@ -26,7 +26,7 @@ def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check:
     xp, dtype, losses = array_namespace(f), f.dtype, f
     f, budget, p = to_double(f), to_double(budget), None if p is None else to_double(p)
     top = largest(f)
-    # Something on the way would leave the range of the numbers.
+    # Scale losses whose intermediate results would overflow or underflow.
     unit = 2.0**100 if top > 1e280 else 2.0**-600 if 0 < top < 1e-200 else 1.0
     f = f / unit
     with ignore_float_warnings():
@@ -43,26 +43,28 @@ def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check:
             (unit * v for v in (value, eta, mu, gap)) if unit != 1 else (value, eta, mu, gap)
         )
         tiny = float(xp.finfo(dtype).smallest_normal)
-        eta = xp.where((eta > 0) & (eta < tiny), xp.full_like(eta, tiny), eta)  # 0 would say that it is idle
+        eta = xp.where(
+            (eta > 0) & (eta < tiny), xp.full_like(eta, tiny), eta
+        )  # 0 would mean that the budget does not bind
         value, eta, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, eta, weights, gap))
         mu = cast_up(mu, dtype)
     if check:
-        check_overflow(value, losses, d, "the value overflows {}: rescale the losses")
-        check_overflow(gap, losses, d, "the gap overflows {}: rescale the losses")
+        check_finite_field(value, losses, d, "the value overflows {}: rescale the losses")
+        check_finite_field(gap, losses, d, "the gap overflows {}: rescale the losses")
         price = xp.where(budget > 0, eta, xp.zeros_like(eta))
         message = "the multiplier eta overflows {}: rescale the losses or increase the budget"
-        check_overflow(price, losses, d, message)
+        check_finite_field(price, losses, d, message)
     return value, mu, weights, gap, eta
 
 
 def _on_the_curve(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
-    """A smooth divergence: the worst case at the price that uses up the budget."""
+    """Solve for a smooth divergence, by the worst case at the price that uses the whole budget."""
     xp = array_namespace(f)
     c = centred(d)
     eta, cost = multiplier(f, budget, p, c)
     inner = (eta > 0) & (eta < xp.inf)
     some = xp.where(inner, eta, xp.ones_like(eta))
-    # The certificate is that of the centred phi, for whose mu no digit goes to a large eta.
+    # The centred phi gives the more accurate certificate: its mu does not contain eta.
     value, mu, weights, gap = solve(f, some, p, c)
     spent = eta * (budget - cost)
     if xp.all(inner & (2 * cost > budget) & (cost <= budget * _MET)):
@@ -71,14 +73,14 @@ def _on_the_curve(f: Array, budget: Array, p: Array | None, d: Divergence) -> So
     distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     top, g = shifted(f, distribution)
     zero = xp.zeros_like(top)
-    # Where the dtype has no weights that are small enough, the largest loss is a better bound.
+    # Where the weights underflow, the largest loss is a better bound.
     gain = total(weights * g)
     bound = xp.minimum(gain + gap + spent, zero)
-    # Weights that cost too much are mixed with the reference distribution: within the budget, as phi is convex.
+    # Mixed with the reference distribution, weights that exceed the budget meet it, as phi is convex.
     share = xp.where(inner & (cost > budget * _MET), budget / cost, xp.ones_like(cost))[..., None]
     weights = xp.where(share < 1, distribution + share * (weights - distribution), weights)
     gain = total(weights * g)
-    # Without a budget the reference distribution is left, and with one that does not bind that on the largest losses.
+    # A zero budget leaves the reference distribution; one that does not bind, its part on the largest losses.
     at_top = xp.where(g == 0, distribution, xp.zeros_like(distribution))
     at_top = at_top / total(at_top, keepdims=True)
     mean, idle = total(distribution * g), eta == 0
@@ -91,13 +93,13 @@ def _on_the_curve(f: Array, budget: Array, p: Array | None, d: Divergence) -> So
 
 
 def _transport(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
-    """The absolute value and the hinge: mass moves from the smallest losses to the largest."""
+    """Solve for the absolute value and the hinge: mass moves from the smallest losses to the largest."""
     xp = array_namespace(f)
     distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     top, g = shifted(f, distribution)
     unit = 1 / (1 - d.slope0)  # the mass that a unit of divergence moves
     moved = unit * budget
-    level = lowest_kept(g, distribution, moved)[..., None]
+    level = smallest_charged(g, distribution, moved)[..., None]
     zero = xp.zeros_like(g)
     below = total(xp.where(g < level, distribution, zero), keepdims=True)
     tied = total(xp.where(g == level, distribution, zero), keepdims=True)
@@ -109,15 +111,15 @@ def _transport(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solut
     weights = (distribution - lost) + at_top * (gained / mass_at_top)
     eta = unit * xp.abs(level[..., 0])
     idle = eta == 0
-    # As in `solve`: with mu rounded down, the largest loss would lie beyond the domain of phi*.
+    # As in `solve`: rounding mu down would put the largest loss beyond the domain of phi*.
     mu = add_up(top, -eta * (1 - tolerance(f)))
     bound = dual_shifted(f, top, mu, xp.where(idle, xp.ones_like(eta), eta), distribution, d) + eta * budget
     bound = xp.where(idle, zero[..., 0], bound)
     return top + bound, mu, weights, bound - total(weights * g), eta
 
 
-def lowest_kept(g: Array, p: Array, moved: Array) -> Array:
-    """The smallest loss that keeps some mass when the mass `moved` is taken from the smallest ones."""
+def smallest_charged(g: Array, p: Array, moved: Array) -> Array:
+    """The smallest loss with mass left after the mass `moved` is taken from the smallest losses."""
     xp = array_namespace(g)
     order = xp.argsort(g, axis=-1, stable=True)
     ranked = xp.take_along_axis(g, order, axis=-1)
@@ -127,7 +129,7 @@ def lowest_kept(g: Array, p: Array, moved: Array) -> Array:
 
 
 def _by_search(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
-    """A divergence known by its functions: by solutions at many prices."""
+    """Solve for a divergence given by its functions, by a search over prices."""
     xp = array_namespace(f)
     m = f.shape[-1]
     uniform = xp.full_like(f, 1 / m)
@@ -141,7 +143,7 @@ def _by_search(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solut
     upper = xp.minimum(upper, xp.zeros_like(upper))
     value, gap = top + upper, gap + (upper - lower)
     weights = xp.reshape(found.weights, f.shape)
-    if 0 < d.curvature1 < inf:  # then no other distribution costs nothing, and no price reaches it
+    if 0 < d.curvature1 < inf:  # then a zero budget leaves only the reference, which no finite price gives
         none = budget == 0
         mean = top + total((uniform if p is None else p) * g)
         value, gap = xp.where(none, mean, value), xp.where(none, xp.zeros_like(gap), gap)
@@ -152,11 +154,11 @@ def _by_search(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solut
 
 
 class Budgeted(NamedTuple):
-    """The optimum of each problem under a budget for the mean divergence of its rows.
+    """The optimum of each problem under a budget on the mean divergence of its rows.
 
     - `eta` (problems,): the multiplier; `upper` and `lower` bound the mean expected loss.
     - `weights` (problems, rows, m): a distribution within the budget, whose expected loss is `lower`.
-    - `idle` (problems,): whether the budget does not bind.
+    - `idle` (problems,): whether the budget is not binding.
     """
 
     eta: Array
@@ -167,7 +169,7 @@ class Budgeted(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """The worst cases at a price: their mean expected loss and divergence, its slope in log eta, weights."""
+    """The worst cases at a price: mean expected loss, mean divergence, its slope in log eta, and weights."""
 
     eta: Array
     gain: Array
@@ -177,12 +179,13 @@ class _Side(NamedTuple):
 
 
 def spend(f: Array, budget: Array, p: Array | None, c: Divergence) -> Budgeted:
-    """Maximise the mean expected loss under a budget, with f of shape (problems, rows, m), for a centred phi.
+    """Maximise the mean expected loss of f (problems, rows, m) under a budget, for a centred phi.
 
-    The optimum lies between a price whose worst case is too far and one whose worst case is near enough.
-    Their mixture that just meets the budget bounds the value from below. That bound is where the tangents of
-    the convex function eta budget + R_eta at the two meet, which is exact where the function is piecewise
-    linear. Newton's method in log eta, that crossing, and halving between the two give the next price.
+    The optimum lies between a price whose worst case exceeds the budget (`far`) and one whose worst case
+    meets it (`near`). The mixture of the two that just meets the budget gives a lower bound. It equals the
+    value at which the tangents of the convex function eta budget + R_eta at the two prices cross, and is
+    exact where this function is piecewise linear. The next price comes from Newton's method in log eta, from
+    that crossing or from bisection.
     """
     xp = array_namespace(f)
     distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
@@ -196,7 +199,7 @@ def spend(f: Array, budget: Array, p: Array | None, c: Divergence) -> Budgeted:
         near = _at(f, spread / eps, p, distribution, c)
         idle = far.cost <= budget
         eta, upper = _smaller(far.eta, far.gain + far.eta * (budget - far.cost), near, budget)
-        # A budget too small for both: only the reference distribution is sure to meet it.
+        # If the budget is too small for both, only the reference distribution is known to meet it.
         zero, mean = xp.zeros_like(eta), xp.mean(xp.sum(distribution * f, axis=-1), axis=-1)
         reference = _Side(near.eta, mean, zero, zero, distribution)
         short = near.cost > budget
@@ -221,8 +224,7 @@ def spend(f: Array, budget: Array, p: Array | None, c: Divergence) -> Budgeted:
             eta, upper = _smaller(eta, upper, tried, budget)
             far = _choose(~ended & (tried.cost > budget), tried, far)
             near = _choose(~ended & (tried.cost <= budget), tried, near)
-        # Where one of the two is the root, it is a better multiplier than the flat bottom of the value shows,
-        # and its weights are what belongs to that.
+        # If one of the two is the root, its price and weights are more accurate than those of the mixture.
         weights = near.weights + share[:, None, None] * (far.weights - near.weights)
         miss = _CLOSE * budget
         for side in (far, near):
@@ -254,7 +256,7 @@ def _at(f: Array, eta: Array, p: Array | None, distribution: Array, c: Divergenc
 
 
 def _phi(ratio: Array, c: Divergence) -> Array:
-    """phi, where a ratio at the end of its domain may have fallen outside by rounding."""
+    """phi, for ratios that rounding may have moved out of its domain."""
     xp = array_namespace(ratio)
     phi, tol = c.phi(ratio), tolerance(ratio)
     if xp.all(phi < inf):
@@ -280,7 +282,7 @@ def _inside(new: Array, far: _Side, near: _Side, otherwise: Array) -> Array:
 
 
 def _share(far: _Side, near: _Side, budget: Array) -> Array:
-    """How much of `far` the mixture with `near` holds: all if it is near enough itself."""
+    """The share of `far` in the mixture with `near` that meets the budget; 1 if `far` meets it."""
     xp = array_namespace(far.eta)
     jump = far.cost - near.cost
     share = (budget - near.cost) / xp.where(jump > 0, jump, xp.ones_like(jump))

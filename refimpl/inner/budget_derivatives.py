@@ -1,17 +1,17 @@
 """Derivatives of the worst case within a budget, from its optimality conditions.
 
-Those of `derivatives.py` hold at the price eta, which moves so that the divergence stays at the budget:
+The formulas of `derivatives.py` hold at the price eta, which changes so that the divergence stays at budget:
 
     dvalue = sum gamma_i df_i + eta dbudget + eta sum phi*(s_i) dq_i
     deta   = (sum r_i d_i (df_i - sum a_j df_j) + eta (sum (d_i phi*'(s_i) - phi*(s_i)) dq_i - dbudget)) / K
 
-with d_i = s_i - sum a_j s_j and K = sum r_i d_i^2. The derivatives of mu and of the weights are those at that
-price. Backwards, a change of eta and mu takes up the regression of the factors of the weights on d.
+with d_i = s_i - sum a_j s_j and K = sum r_i d_i^2. The derivatives of mu and the weights are those at this
+price. In reverse mode, the change of eta and mu is a regression of the factors of the weights on d.
 
-Where phi is straight at two levels of losses, the distance between them fixes eta, and they exchange mass as
-the budget or p changes: the regression is then the line through the two. Where the budget does not bind, eta
-stays zero and the weights stay on the same losses. At budget zero eta is infinite and the weights stay at p;
-neither has a derivative in the budget.
+Where phi is linear at two levels of losses, the distance between them determines eta, and they exchange mass
+as the budget or p changes: the regression is then the line through the two. Where the budget does not bind,
+eta stays zero and the weights stay on the same losses. At a zero budget eta is infinite and the weights equal
+p; neither has a derivative in the budget.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings, is_traced
-from phiball.refimpl.inner.derivatives import Local, Solved, Triple
+from phiball.refimpl.inner.derivatives import SolutionTerms, Solved, Triple
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.printing import one_line
 
 
 @dataclass(frozen=True)
 class SolvedBudget:
-    """A problem with a budget, and its solution: f, p and gamma have shape (..., m), the others (...)."""
+    """A problem with a budget and its solution; f, p and gamma have shape (..., m), the others (...)."""
 
     divergence: Divergence
     f: Array
@@ -40,7 +40,7 @@ class SolvedBudget:
     def jvp(
         self, df: Array | None, dbudget: Array | None, dp: Array | None
     ) -> tuple[Array, Array, Array, Array]:
-        """The derivatives of value, mu, weights and eta along a direction; None stands for zero."""
+        """The derivatives of value, mu, weights and eta along a direction; None means zero."""
         with ignore_float_warnings():
             xp = array_namespace(self.f)
             at = _Binding(self)
@@ -77,7 +77,7 @@ class SolvedBudget:
         eta: Array | None,
         wanted: list[bool],
     ) -> Triple:
-        """The gradients in f, budget and p, as far as `wanted`, of a sum of the four with given factors."""
+        """The gradients in f, budget and p, where `wanted`, of a weighted sum of the four fields."""
         if eta is mu is weights is None and not wanted[1] and not wanted[2]:  # Danskin's theorem
             return None if value is None else value[..., None] * self.weights, None, None
         with ignore_float_warnings():
@@ -106,12 +106,14 @@ class SolvedBudget:
             return in_f, in_budget, at.in_p(in_q) if wanted[2] else None
 
 
-class _Binding(Local):
-    """The solution at its price, and what a change of the price does; columns have shape (..., 1).
+class _Binding(SolutionTerms):
+    """The solution at its price, and its response to a change of the price; columns have shape (..., 1).
 
-    - `idle`, `free`: columns, whether the budget does not bind, or is zero; `price`: eta, or one near it.
-    - `r`: the curvature, zero where idle; `distance`: d; `s`: (f - mu)/eta; `width`: that of the two levels.
-    - `ease`: 1/K, zero where idle, and NaN where nothing tells how eta moves.
+    - `idle`, `free`: columns, whether the budget is not binding, or zero; `price`: eta, or a finite
+      positive number near it.
+    - `r`: the curvature, zero where idle; `distance`: d; `s`: (f - mu)/eta; `width`: s of the upper level
+      minus s of the lower.
+    - `ease`: 1/K, zero where idle, and NaN where the change of eta is undefined.
     """
 
     def __init__(self, solved: SolvedBudget) -> None:
@@ -143,17 +145,17 @@ class _Binding(Local):
             self.width = xp.where(self.levels[2], width, xp.ones_like(width))
 
     def binding(self, conj: Array, eta: Array, mu: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """The gradients in f, budget and q for factors of eta, mu and weights, by the regression."""
+        """The gradients in f, budget and q for factors of eta, mu and weights, by regression."""
         xp = array_namespace(conj)
         a, d, price = self.takes, self.distance, self.price[..., 0]
         rest = weights - _column(a * weights)
         slope = _sum(xp.where(self.r > 0, self.r * d * rest, xp.zeros_like(d)))
         factor = eta + self.mu_in_eta * mu
-        # Nothing times a derivative that does not exist is nothing.
+        # Zero times an undefined derivative is zero.
         by_eta = xp.where(factor == 0, factor, factor * self.ease)
         line = xp.where(slope == 0, slope, slope * self.ease)
         in_budget = line - price * by_eta
-        line = xp.where(self.free[..., 0], xp.zeros_like(line), line)  # weights at p do not move with f
+        line = xp.where(self.free[..., 0], xp.zeros_like(line), line)  # weights equal to p do not depend on f
         move = (price * by_eta - line)[..., None]
         push = self.r / self.price * (rest + move * d)
         in_f = mu[..., None] * self.moves + push - a * _column(push)
@@ -161,7 +163,7 @@ class _Binding(Local):
         return in_f, in_budget, in_q
 
     def two_levels(self, conj: Array, eta: Array, mu: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """The same where two levels exchange mass, by the line through them."""
+        """The gradients where two levels exchange mass, by the line through them."""
         assert self.levels is not None
         upper, lower, _ = self.levels
         high, low = _column(upper * self.s), _column(lower * self.s)
@@ -175,12 +177,12 @@ class _Binding(Local):
 
 
 def _refuse(*derivatives: Array | None) -> None:
-    """Raise if a derivative does not exist, where the numbers are known."""
+    """Raise if a derivative is undefined; not inside a traced function, whose numbers are unknown."""
     for x in derivatives:
         if x is not None and not is_traced(x) and array_namespace(x).any(array_namespace(x).isnan(x)):
             raise ValueError(
-                "eta, mu or weights of worst_case have no derivative here: the budget is 0, or "
-                "phi is straight at the solution; expected a positive budget, or the value alone"
+                "eta, mu or weights are not differentiable here: the budget is 0, or phi is linear at the "
+                "solution; use a positive budget, or differentiate the value alone"
             )
 
 

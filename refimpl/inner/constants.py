@@ -7,13 +7,13 @@ from math import inf, isfinite, isnan
 
 from phiball.backends import Array, active, ignore_float_warnings
 
-# A conjugate that reaches these sizes has overflowed or underflowed; it was not cut off there.
+# A conjugate that reaches these sizes has overflowed or underflowed: its domain does not end there.
 _HUGE, _TINY = 1e290, 1e-290
-_FAR = 1e50  # beyond this, s stands for infinity; its powers in a conjugate still do not overflow
+_FAR = 1e50  # beyond this, s counts as infinite; its powers in a conjugate do not overflow yet
 
 
 def _scalar(name: str, function: Callable[[Array], Array]) -> Callable[[float], float]:
-    """`function` on one number, through a small array of the active backend."""
+    """`function` as a function of one number, evaluated on an array of the active backend."""
     xp = active().namespace
 
     def evaluate(s: float) -> float:
@@ -29,7 +29,7 @@ def _scalar(name: str, function: Callable[[Array], Array]) -> Callable[[float], 
 
 
 def _last(holds: Callable[[float], bool], start: float, direction: float) -> float:
-    """The last s, going from `start` in `direction`, at which `holds` is true; infinite if none ends it."""
+    """The last s from `start` in `direction` at which `holds` is true; infinite if it always is."""
     step = 1e-3
     while holds(start + direction * step):
         step *= 2
@@ -50,12 +50,12 @@ def derive_constants(
 ) -> tuple[float, float, float, float]:
     """The constants (slope0, slope1, recession, curvature1) of the phi that has this conjugate.
 
-    phi'(0+) is where the density phi*' leaves zero, the subdifferential at 1 is where it crosses
-    one, and lim phi(t)/t is where the conjugate becomes infinite.
+    phi'(0+) is where the density phi*' becomes positive, slope1 is where it crosses one, and lim phi(t)/t is
+    where the conjugate becomes infinite.
     """
     value, density, slope = _scalar("conj", conj), _scalar("dconj", dconj), _scalar("d2conj", d2conj)
 
-    # 0 where the subdifferential at 1 allows it, else its end nearest to 0.
+    # The element of the subdifferential at 1 that is nearest to 0.
     at_zero = density(0.0)
     if isnan(at_zero):
         raise ValueError("dconj(0) is NaN; expected the derivative of the conjugate at 0")
@@ -74,9 +74,7 @@ def derive_constants(
     if isfinite(recession) and value(recession) > _HUGE:
         recession = inf
     bend = slope(slope1)
-    if (
-        bend == 0
-    ):  # phi* is straight around slope1 where phi has a kink at 1, and kinked where phi is straight
+    if bend == 0:  # phi* is linear at slope1 where phi has a kink at 1, and kinked where phi is linear
         near = 1e-9 * (1 + abs(slope1))
         curvature1 = 0.0 if density(slope1 - near) < density(slope1 + near) else inf
     else:
@@ -85,6 +83,6 @@ def derive_constants(
 
 
 def _tidy(s: float) -> float:
-    """`s`, without the last digits that bisection leaves around a short decimal."""
+    """`s` rounded to a short decimal if it is within the error of bisection."""
     short = float(f"{s:.12g}")
     return short if isfinite(s) and abs(s - short) <= 1e-14 * abs(s) + _TINY else s

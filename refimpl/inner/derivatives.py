@@ -9,12 +9,11 @@ Differentiated, with r_i = q_i phi*''(s_i) and a = r / sum r:
     T_i      = r_i/eta (df_i - sum a_j df_j - (f_i - sum a_j f_j)/eta deta) + phi*'(s_i) dq_i
     dgamma_i = T_i - a_i sum T_j
 
-Nothing here is iterated, and every product costs O(m) per row. The formulas use array operations of the
-inputs and of the solution alone, without a branch on the data, so that a library can differentiate them once
-more.
+Every product costs O(m) per row, without iterations. The formulas are array operations on the inputs and the
+solution, without branches on the data, so that a library can differentiate them again.
 
-Where phi* is kinked, r is zero and a is the distribution that p leaves on the losses which take up the mass: those at
-the quantile for the indicator, the largest for the absolute value and the hinge.
+Where phi* has a kink, r is zero and a is p restricted to the losses that absorb the mass and rescaled: the
+losses at the quantile for the indicator, the largest losses for the absolute value and the hinge.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ class Solved:
     __repr__ = one_line
 
     def jvp(self, df: Array | None, deta: Array | None, dp: Array | None) -> tuple[Array, Array, Array]:
-        """The derivatives of value, mu and weights along a direction; None stands for zero."""
+        """The derivatives of value, mu and weights along a direction; None means zero."""
         with ignore_float_warnings():
             xp = array_namespace(self.f)
-            at = Local(self)
+            at = SolutionTerms(self)
             q, r, a, b = at.q, at.curvature, at.takes, at.moves
             e = self.eta[..., None]
             value, mu, T = xp.zeros_like(self.mu), xp.zeros_like(self.mu), xp.zeros_like(q)
@@ -69,20 +68,20 @@ class Solved:
             return value, mu, T - a * xp.sum(T, axis=-1, keepdims=True)
 
     def vjp(self, value: Array | None, mu: Array | None, weights: Array | None, wanted: list[bool]) -> Triple:
-        """The gradients in f, eta and p, as far as `wanted`, of a sum of the three with given factors."""
+        """The gradients in f, eta and p, where `wanted`, of a weighted sum of value, mu and weights."""
         in_f = None if value is None else value[..., None] * self.weights
         if mu is None and weights is None and not wanted[1] and not wanted[2]:
             return in_f, None, None  # as in training: Danskin's theorem
         with ignore_float_warnings():
             xp = array_namespace(self.f)
-            point = Point(self) if mu is None and weights is None else Local(self)
+            point = ValueTerms(self) if mu is None and weights is None else SolutionTerms(self)
             in_f = xp.zeros_like(self.f) if in_f is None else in_f
             in_eta, in_q = xp.zeros_like(self.mu), xp.zeros_like(self.f)
             if value is not None and wanted[1]:
                 in_eta = -value * point.cost()
             if value is not None and wanted[2]:
                 in_q = (value * self.eta)[..., None] * point.conj()
-            if isinstance(point, Local):
+            if isinstance(point, SolutionTerms):
                 r, a = point.curvature / self.eta[..., None], point.takes
                 if mu is not None:
                     in_f = in_f + mu[..., None] * point.moves
@@ -96,8 +95,8 @@ class Solved:
             return in_f, in_eta, point.in_p(in_q) if wanted[2] else None
 
 
-class Point:
-    """What the value needs: the distribution q, and phi and phi* at the solution, both of the centred divergence."""
+class ValueTerms:
+    """Quantities for the derivatives of the value: q, and phi and phi* of the centred divergence."""
 
     def __init__(self, solved: Solved) -> None:
         f, p = solved.f, solved.p
@@ -106,12 +105,12 @@ class Point:
         self.total = xp.ones_like(f[..., :1]) if p is None else xp.sum(p, axis=-1, keepdims=True)
         self.q = xp.full_like(f, 1 / f.shape[-1]) if p is None else p / self.total
         self.live = (self.q > 0) & (solved.weights > 0)
-        # The ratio gamma/q, and 1 where it is zero: a function of it must not meet its pole, even unused.
+        # The ratio gamma/q, and 1 where it is zero: functions of it must not be evaluated at a pole.
         one = xp.ones_like(f)
         self.ratio = xp.where(self.live, solved.weights / xp.where(self.live, self.q, one), one)
 
     def argument(self) -> Array:
-        """The argument (f - mu)/eta of the centred phi*; its large parts cancel before they are rounded."""
+        """The argument (f - mu)/eta of the centred phi*; large terms cancel before they are rounded."""
         solved = self.solved
         high, low = two_sum(solved.mu, solved.eta * solved.divergence.slope1)
         return ((solved.f - high[..., None]) - low[..., None]) / solved.eta[..., None]
@@ -123,34 +122,34 @@ class Point:
         return xp.sum(xp.where(self.q > 0, self.q * phi, xp.zeros_like(phi)), axis=-1)
 
     def conj(self) -> Array:
-        """phi*(s_i), up to a constant that the rescaling of p removes."""
+        """phi*(s_i), up to a constant, which the rescaling of p removes."""
         return self.c.conj(self.argument())
 
     def along(self, dp: Array, *factors: Array) -> list[Array]:
-        """Each factor times the direction dq that dp gives the distribution q."""
+        """Each factor times dq, the change of q along dp."""
         xp = array_namespace(dp)
         dq = (dp - self.q * xp.sum(dp, axis=-1, keepdims=True)) / self.total
-        # A direction that leaves p_i = 0 where it is does not meet an infinite derivative there.
+        # Where p_i = 0 does not change, an infinite derivative does not matter.
         still = (self.q == 0) & (dp == 0)
         return [xp.where(still, xp.zeros_like(dq), factor * dq) for factor in factors]
 
     def in_p(self, in_q: Array) -> Array:
-        """The gradient in p, which is rescaled to q, of what has the gradient `in_q` in q."""
+        """The gradient in p, which is rescaled to q, of a function with the gradient `in_q` in q."""
         xp = array_namespace(in_q)
         q = self.q
         mean = xp.sum(xp.where(q > 0, q * in_q, xp.zeros_like(q)), axis=-1, keepdims=True)
         return (in_q - mean) / self.total
 
 
-class Local(Point):
-    """What mu and the weights need beyond that.
+class SolutionTerms(ValueTerms):
+    """Quantities for the derivatives of mu and the weights.
 
     - `density`: phi*'(s_i); `curvature`: r; `distance`: (f_i - sum a_j f_j)/eta.
-    - `takes`: a, how the losses share the mass that the others give up.
-    - `moves`: the derivative of mu in f, which is a unless mu is not unique.
+    - `takes`: a, how the losses share the mass that others lose.
+    - `moves`: the derivative of mu in f, which is a if mu is unique.
     - `mu_in_eta`, and `softness`: the derivative of mu in eta, and eta/(sum r).
-    - `levels`: None, or (t, l, mask): where the mask holds, phi is straight at the losses of two levels,
-      which can exchange mass at a fixed price; t and l are the distribution q on the upper and the lower of them.
+    - `levels`: None, or (t, l, mask): where the mask holds, phi is linear at the losses of two levels, which
+      can exchange mass at a fixed price; t and l are q on the upper and on the lower level, rescaled.
     """
 
     levels: tuple[Array, Array, Array] | None = None
@@ -174,7 +173,7 @@ class Local(Point):
         elif self.c.family == "indicator":
             self._kinked(self._lowest_live(), None)
         elif self.c.family in ("absolute", "hinge"):
-            # mu is the largest loss minus eta, or where that is not the only one, between the extreme losses.
+            # mu is the largest loss minus eta, or, where it is not unique, between the extreme losses.
             largest, share = self._share(charged & (self.g == 0)), 1 / (1 - self.c.slope0)
             low = xp.min(self.g, axis=-1, keepdims=True)
             between = (1 - share) * largest + share * self._share(charged & (self.g == low))
@@ -204,10 +203,10 @@ class Local(Point):
         self.softness = xp.zeros_like(self.solved.eta)
 
     def _any_divergence(self) -> None:
-        """A divergence known by its functions, whose kinks show in the solution.
+        """A divergence given by its functions, whose kinks are found from the solution.
 
-        A loss whose weight is not what phi*' gives sits at a jump of phi*', or at the end of its domain: mu
-        moves with it, and it takes up the mass.
+        A loss whose weight differs from q phi*' is at a jump of phi*' or at the end of its domain: mu moves
+        with it, and it absorbs the mass.
         """
         solved, charged = self.solved, self.q > 0
         xp = array_namespace(self.q)
@@ -235,14 +234,14 @@ class Local(Point):
         self.softness = solved.eta * xp.where(free, 1 / safe, xp.zeros_like(total))[..., 0]
 
     def _share(self, mask: Array) -> Array:
-        """The distribution q on the losses of a mask, zero where it is empty."""
+        """q restricted to a mask and rescaled; zero if the mask is empty."""
         xp = array_namespace(self.q)
         part = xp.where(mask, self.q, xp.zeros_like(self.q))
         total = xp.sum(part, axis=-1, keepdims=True)
         return part / xp.where(total > 0, total, xp.ones_like(total))
 
     def _lowest_live(self) -> Array:
-        """The distribution q on the smallest loss that has weight."""
+        """q restricted to the smallest loss with weight, and rescaled."""
         xp = array_namespace(self.g)
         lowest = xp.min(xp.where(self.live, self.g, xp.zeros_like(self.g)), axis=-1, keepdims=True)
         return self._share(self.live & (self.g == lowest))

@@ -28,15 +28,15 @@ class Divergence:
     The functions keep the dtype, and work on arrays of the library that you pass to the solver
     (`phiball.backends.array_namespace` makes one function serve all libraries). Write them so that they are
     accurate near $x = 1$ and $s$ = `slope1` (with `expm1` and `log1p`): a large eta magnifies their error
-    there. `check_divergence` reports what is wrong with a divergence.
+    there. `check_divergence` tests a divergence.
 
     These constants are derived from the functions unless you give them:
     - `slope0`: $\phi'(0^+)$.
-    - `slope1`: a subgradient of $\phi$ at 1, which is 0 where that is one.
+    - `slope1`: a subgradient of $\phi$ at 1; 0 if 0 is a subgradient.
     - `recession`: $\lim_{t \to \infty} \phi(t)/t$.
     - `curvature1`: $\phi''(1)$.
 
-    `family` and `parameter` let a kernel recognise a built-in divergence; leave them out in your own.
+    `family` and `parameter` identify a built-in divergence to kernels; omit them in your own.
 
     Reference: Section 2 of the paper.
 
@@ -93,7 +93,7 @@ def _filled(x: Array, value: float) -> Array:
 def _entropic_phi(x: Array) -> Array:
     xp = array_namespace(x)
     safe = xp.where(x > 0, x, xp.ones_like(x))
-    # log(x) is accurate to the last digit near 1, so the error here is that of x - 1.
+    # log(x) is accurate near 1, so that the error is only the rounding of x - 1.
     return _on_positives(xp.where(x > 0, safe * xp.log(safe) - (safe - 1), _filled(x, 1.0)), x)
 
 
@@ -205,7 +205,7 @@ ABSOLUTE = Divergence(
 )
 r"""The absolute divergence $\phi(x) = |x - 1|$, also known as total variation (Example 4).
 
-It is kinked, and a part of the mass may sit at the largest loss.
+It has a kink, and part of the mass may move to the largest loss.
 
 >>> ABSOLUTE.slope0, ABSOLUTE.recession
 (-1.0, 1.0)
@@ -225,7 +225,7 @@ HINGE = Divergence(
 )
 r"""The hinge divergence $\phi(x) = \max(x - 1, 0)$ (Example 5).
 
-It is kinked, and a part of the mass may sit at the largest loss.
+It has a kink, and part of the mass may move to the largest loss.
 
 >>> HINGE.slope0, HINGE.recession
 (0.0, 1.0)
@@ -237,7 +237,7 @@ It is kinked, and a part of the mass may sit at the largest loss.
 
 def _indicator_phi(x: Array, *, alpha: float) -> Array:
     xp = array_namespace(x)
-    # A density of 1/alpha must not fall outside by the rounding of gamma/p.
+    # Allow for the rounding of gamma/p at a density of 1/alpha.
     edge = (1 / alpha) * (1 + 16 * float(xp.finfo(x.dtype).eps))
     return xp.where((x >= 0) & (x <= edge), _filled(x, 0.0), _filled(x, inf))
 
@@ -256,9 +256,9 @@ def indicator(alpha: float) -> Divergence:
     Arguments:
     - `alpha`: the level, in (0, 1].
 
-    The risk is the average value at risk (CVaR) at level alpha, whatever eta is. Losses tied at the quantile
-    share what is left of the mass. The printed worst case gives each of them $1/\alpha$, and so has a mass
-    above one: 4/3 for $f = (0, 1)$ and $\alpha = 3/4$.
+    The risk is the average value at risk (CVaR) at level alpha, for every eta. Losses tied at the quantile
+    share the remaining mass. The worst case printed in the paper gives each of them $1/\alpha$, so that its
+    mass exceeds one: 4/3 for $f = (0, 1)$ and $\alpha = 3/4$.
 
     >>> indicator(0.25).parameter
     0.25
@@ -275,7 +275,7 @@ def indicator(alpha: float) -> Divergence:
         slope0=0.0,
         slope1=0.0,
         recession=inf,
-        # At alpha = 1 the density is held at one, as by an infinite curvature.
+        # At alpha = 1 the density is fixed at one, as with an infinite curvature.
         curvature1=inf if alpha == 1 else 0.0,
         family="indicator",
         parameter=alpha,
@@ -286,12 +286,12 @@ def indicator(alpha: float) -> Divergence:
 
 
 def expm1_over(k: float, x: Array) -> Array:
-    """(exp(k x) - 1)/k, continued to x at k = 0."""
+    """(exp(k x) - 1)/k, and its limit x at k = 0."""
     return array_namespace(x).expm1(k * x) / k if k else x
 
 
 def _log_power(s: Array, *, k: float) -> Array:
-    """log of phi*'(s), that is log(1 + (k-1) s)/(k-1), continued to s at k = 1; -inf or inf beyond."""
+    """log phi*'(s) = log(1 + (k-1) s)/(k-1) for k != 1; -inf or inf outside its domain."""
     xp = array_namespace(s)
     y = (k - 1) * s
     inside = y > -1
@@ -300,19 +300,19 @@ def _log_power(s: Array, *, k: float) -> Array:
 
 
 def _power_phi(x: Array, *, k: float) -> Array:
-    # Fenchel: phi(x) = x phi'(x) - phi*(phi'(x)), two terms that are accurate for k near 0 and 1.
+    # phi(x) = x phi'(x) - phi*(phi'(x)), whose terms are accurate for k near 0 and 1.
     xp = array_namespace(x)
     safe = xp.where(x > 0, x, _filled(x, 1.0))
     log_x = xp.log(safe)
     value = safe * expm1_over(k - 1, log_x) - expm1_over(k, log_x)
-    value = xp.where(xp.isnan(value), _filled(x, inf), value)  # both terms overflow, as phi does
+    value = xp.where(xp.isnan(value), _filled(x, inf), value)  # both terms overflow, and so does phi
     return _on_positives(xp.where(x > 0, value, _filled(x, 1 / k if k > 0 else inf)), x)
 
 
 def _power_conj(s: Array, *, k: float) -> Array:
     xp = array_namespace(s)
     log_x = _log_power(s, k=k)
-    # For k < 0 the conjugate is finite at its pole and infinite beyond it.
+    # For k < 0 the conjugate is finite at the end of its domain.
     value = expm1_over(k, log_x)
     return xp.where((k - 1) * s < -1, _filled(s, inf), value) if k < 1 else value
 
@@ -322,7 +322,7 @@ def _power_dconj(s: Array, *, k: float) -> Array:
 
 
 def _power_d2conj(s: Array, *, k: float) -> Array:
-    # x / y with y = x^(k-1); zero where the density is truncated, whatever k is.
+    # x / y with y = x^(k-1); zero where the density is truncated.
     xp = array_namespace(s)
     log_x = _log_power(s, k=k)
     inside = xp.isfinite(log_x)
@@ -366,9 +366,9 @@ def cressie_read(k: float) -> Divergence:
 
 
 def centred(d: Divergence) -> Divergence:
-    """The divergence phi(x) - slope1 (x - 1): the same risk, with a minimum at 1 and mu larger by eta slope1.
+    """The divergence phi(x) - slope1 (x - 1), with its minimum at 1: same risk, mu larger by eta slope1.
 
-    Every solver works on this form, whose value does not cancel when eta is large.
+    Solvers use this form, which avoids cancellation for a large eta.
     """
     if d.slope1 == 0:
         return d
@@ -398,14 +398,14 @@ def valid_divergence(divergence: Divergence) -> None:
 
 
 DIVERGENCES = {d.name: d for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)}
-"""The divergences without a parameter, by name; the claims and the tests run on them."""
+"""The divergences without parameters, by name; claims and tests run on them."""
 
 
 _ALIASES = {"kl": "entropic", "chi2": "quadratic", "tv": "absolute"}
 
 
 def as_divergence(divergence: str | Divergence) -> Divergence:
-    """Convert a name, such as "entropic" or "kl", to a `Divergence`; a `Divergence` is returned as it is.
+    """Convert a name, such as "entropic" or "kl", to a `Divergence`; a `Divergence` is returned unchanged.
 
     >>> as_divergence("chi2") is QUADRATIC
     True

@@ -39,19 +39,19 @@ def bisection(
     """Solve the inner problem by bisection, Algorithm 2 of the paper, to a certified gap of `tol`.
 
     Arguments:
-    - `tol`: the largest gap, dual value minus primal value, a positive number.
-    - The others are those of `worst_case`.
+    - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
+    - `tol`: the largest allowed gap, dual value minus primal value; positive.
 
-    Returns what `worst_case` does, without gradients; `value` is the dual value at `mu`, and `weights` are
-    normalised. phi must be differentiable, with a differentiable conjugate. The bracket and the stopping rule
-    are corrected (claims C1 to C4).
+    Returns a `WorstCase` without gradients; `value` is the dual value at `mu`, and `weights` are normalised.
+    phi and its conjugate must be differentiable. The bracket and the stopping rule are corrected (claims C1
+    to C4).
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
     >>> print(round(float(bisection(np.array([0.0, 1.0]), 0.5, QUADRATIC, tol=1e-9).value), 8))
     0.75
     """
-    _refuse_derivatives("bisection", losses, eta, p)
+    _check_no_derivatives("bisection", losses, eta, p)
     divergence = as_divergence(divergence)
     f, eta, p = _problem(losses, eta, p)
     p = array_namespace(f).astype(p, f.dtype, copy=False)
@@ -59,15 +59,15 @@ def bisection(
         raise ValueError(f"tol is {tol!r}; expected a positive number")
     if not 0 < divergence.curvature1 < float("inf"):
         raise ValueError(
-            f"divergence is {divergence.name}, which is kinked: bisection needs a smooth phi with a "
-            "smooth conjugate; use worst_case, which solves it exactly"
+            f"divergence is {divergence.name}, which has a kink; bisection needs a smooth phi with a smooth "
+            "conjugate: use worst_case"
         )
     xp = array_namespace(f)
     c = centred(divergence)
     with ignore_float_warnings():
         top, g = shifted(f, p)
         u = g / eta[..., None]
-        # s = (max f - mu)/eta - g, so that the bracket of mu is [0, range/eta] for s.
+        # With s = (max f - mu)/eta - slope1, the bracket is [0, range/eta].
         low, high = xp.zeros_like(top), -xp.min(u, axis=-1)
         if c.recession < xp.inf:
             high = xp.where(high > c.recession, xp.full_like(high, c.recession), high)
@@ -86,13 +86,12 @@ def bisection(
             if xp.any(stuck):
                 reached = float(xp.max(xp.where(stuck, gap, xp.zeros_like(gap))))
                 raise ValueError(
-                    f"tol is {tol!r}, but {f.dtype} certifies no gap below {reached:.1e} here; "
-                    "expected a larger tol, and a divergence without fault (check_divergence); worst_case "
-                    "solves the problem to rounding"
+                    f"tol is {tol!r}, but the smallest gap that {f.dtype} certifies here is {reached:.1e}: "
+                    "increase tol, or use worst_case"
                 )
-            # h(mu) <= 0 moves the upper end of mu down, which is the lower end of s up.
+            # h(mu) <= 0 lowers the upper end for mu, which raises the lower end for s.
             low = xp.where(met | (mass <= 1), s, low)
-            high = xp.where(met | ~(mass <= 1), s, high)  # NaN moves it too, and the search ends
+            high = xp.where(met | ~(mass <= 1), s, high)  # also on NaN, so that the search ends
 
 
 def dual_value(
@@ -107,17 +106,17 @@ def dual_value(
 
     Arguments:
     - `mu`: a number, or an array that broadcasts to losses.shape[:-1].
-    - The others are those of `worst_case`.
+    - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
 
-    Returns an array of shape losses.shape[:-1]. It is infinite where (f_i - mu)/eta exceeds the recession of
-    phi, or the range of the dtype. It carries no gradient, and an argument that requires one is refused.
+    Returns an array of shape losses.shape[:-1], infinite where (f_i - mu)/eta exceeds the recession slope of
+    phi or the range of the dtype. Arguments that require a gradient are rejected.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
     >>> float(dual_value(np.array([0.0, 1.0]), 0.0, 0.5, QUADRATIC))
     0.75
     """
-    _refuse_derivatives("dual_value", losses, mu, eta, p)
+    _check_no_derivatives("dual_value", losses, mu, eta, p)
     divergence = as_divergence(divergence)
     f, eta, p = _problem(losses, eta, p)
     xp, dtype = array_namespace(f), f.dtype
@@ -150,18 +149,18 @@ def primal_value(
     r"""The primal value $\sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i/p_i)$, a lower bound on $R(f)$.
 
     Arguments:
-    - `weights` (..., m): gamma, not negative, with sum one along the last axis.
-    - The others are those of `worst_case`.
+    - `weights` (..., m): gamma, nonnegative, with sum one along the last axis.
+    - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
 
-    Returns an array of shape losses.shape[:-1]. It is minus infinity where gamma_i > 0 = p_i. It carries no
-    gradient, and an argument that requires one is refused.
+    Returns an array of shape losses.shape[:-1], minus infinity where gamma_i > 0 = p_i. Arguments that
+    require a gradient are rejected.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
     >>> float(primal_value(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5, QUADRATIC))
     0.75
     """
-    _refuse_derivatives("primal_value", losses, weights, eta, p)
+    _check_no_derivatives("primal_value", losses, weights, eta, p)
     divergence = as_divergence(divergence)
     f, eta, p = _problem(losses, eta, p)
     xp, dtype = array_namespace(f), f.dtype
@@ -183,7 +182,7 @@ def primal_value(
         worst = float(xp.reshape(whole, (-1,))[int(xp.argmax(off))])
         raise ValueError(f"weights sums to {worst!r} along the last axis; expected 1")
     f, eta = to_double(f), to_double(eta)
-    if divergence.family == "indicator":  # by the rounding of their dtype weights may lie above its end
+    if divergence.family == "indicator":  # rounding may put weights above the end of its domain
         end = p / divergence.parameter
         weights = xp.where((weights > end) & (weights <= end * (1 + slack)), end, weights)
     with ignore_float_warnings():
@@ -205,9 +204,9 @@ def _problem(losses: Array, eta: float | Array, p: Array | None) -> tuple[Array,
     return f, eta, uniform
 
 
-def _refuse_derivatives(name: str, *arrays: float | Array | None) -> None:
+def _check_no_derivatives(name: str, *arrays: float | Array | None) -> None:
     if tracks_derivatives(*arrays):
         raise ValueError(
-            f"an argument of {name} requires a gradient or is traced by torch, but its result carries no "
-            "derivative; expected tensors without, by detach(), or worst_case, whose result carries them"
+            f"an argument of {name} requires a gradient or is traced by torch, but {name} is not "
+            "differentiable: detach() the arguments, or use worst_case"
         )

@@ -1,4 +1,4 @@
-"""The derivative of the worst case along a direction, for every library of arrays."""
+"""Forward-mode derivatives of the worst case, for every array library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_
 
 @dataclass(frozen=True)
 class WorstCaseTangent:
-    """The derivatives of a solution along a direction: `value` (...), `mu` (...) and `weights` (..., m)."""
+    """The derivatives of `value` (...), `mu` (...) and `weights` (..., m) along a direction."""
 
     value: Array
     mu: Array
@@ -36,15 +36,14 @@ def worst_case_jvp(
 
     Arguments:
     - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
-    - `dlosses`: the direction of the losses, an array that broadcasts to losses.shape.
-    - `deta`: that of eta, a number or an array that broadcasts to losses.shape[:-1].
-    - `dp`: that of p, which is required then, an array that broadcasts to losses.shape. Its rows need not sum
+    - `dlosses`: the direction in the losses, an array that broadcasts to losses.shape.
+    - `deta`: the direction in eta, a number or an array that broadcasts to losses.shape[:-1].
+    - `dp`: the direction in p, an array that broadcasts to losses.shape. It requires p. Its rows need not sum
       to zero, as p is rescaled.
-    - A direction that is None stands for zero.
 
-    Returns the derivatives of `value` (...), `mu` (...) and `weights` (..., m), by implicit differentiation
-    of the optimality conditions: one solution, and O(m) operations per row. Where the solution is not
-    differentiable, they are those that `worst_case` describes.
+    A direction of None means zero. Returns the derivatives of `value` (...), `mu` (...) and `weights`
+    (..., m), by implicit differentiation of the optimality conditions: one solve, and O(m) operations per
+    row. refimpl/INNER.md describes points where the solution is nondifferentiable.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -60,7 +59,7 @@ def worst_case_jvp(
         None if p is None else xp.broadcast_to(xp.astype(p, losses.dtype, copy=False), losses.shape)
     )
     if dp is not None and distribution is None:
-        raise ValueError("dp is given without p; expected the distribution p that it is a direction of")
+        raise ValueError("dp is given without p; expected p as well")
     if deta is not None and not is_array_api_obj(deta):
         deta = xp.full_like(solution.mu, valid_number("deta", deta))
     solved = Solved(divergence, losses, solution.eta, distribution, solution.mu, solution.weights)

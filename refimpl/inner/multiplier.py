@@ -1,12 +1,12 @@
-"""The price at which the worst case uses up a budget for the divergence: entropic, and Cressie-Read.
+"""The price at which the worst case uses the whole budget, for entropic and Cressie-Read divergences.
 
-The worst cases of a problem, over all prices, are a curve with one parameter beta > 0. With g = f - max f,
+Over all prices, the worst cases form a curve with one parameter beta > 0. With g = f - max f,
 
     gamma_i ~ p_i exp(g_i/beta)                                              for k = 1
     gamma_i ~ p_i (1 + sign(a) g_i/beta)_+^(1/a),  a = k - 1                 for other orders k
 
-so that no multiplier of the sum has to be found. The divergence falls along the curve, from that of the
-reference distribution on the largest losses to zero; Newton's method finds where it equals the budget.
+so that mu need not be computed. Along the curve the divergence decreases from its value for the reference
+distribution on the largest losses to zero; Newton's method finds where it equals the budget.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from phiball.refimpl.inner.solvers import shifted
 from phiball.refimpl.numerics import total
 
 FAMILIES = ("entropic", "quadratic", "cressie_read")
-_STEPS = 200  # far above the 10 or so that are needed; bounds the loop on NaN
-_LONGEST = 30.0  # of a step in log beta
+_STEPS = 200  # about 10 are needed; bounds the loop on NaN
+_LONGEST = 30.0  # step in log beta
 _SMALL, _TERMS = 0.25, 12  # phi(exp(t)) is summed as a series up to t^12 where abs(t) max(1, abs(k)) is small
 
 
@@ -30,9 +30,9 @@ def multiplier(f: Array, budget: Array, p: Array | None, d: Divergence) -> tuple
     """(eta, cost): the multiplier of the constraint cost <= budget, and the divergence of its worst case.
 
     For a divergence of FAMILIES and valid input: f has shape (..., m), budget (...), p (..., m) or None. eta
-    is 0 where the budget reaches the distribution on the largest losses, and infinite where it is 0. Where phi(0) is
-    infinite, the cost is below a budget that would need weights below the range of the dtype. It is computed
-    in float64, as the curve is steep where a loss just has weight.
+    is 0 where the budget reaches the distribution on the largest losses, and infinite where the budget is 0.
+    Where phi(0) is infinite, the cost stays below a budget that would need weights below the range of the
+    dtype. The curve is steep where a weight is near zero, so that everything is computed in float64.
     """
     xp = array_namespace(f)
     dtype, k = f.dtype, order(d)
@@ -41,9 +41,7 @@ def multiplier(f: Array, budget: Array, p: Array | None, d: Divergence) -> tuple
     with ignore_float_warnings():
         _, g = shifted(f, p)
         most = largest_cost(total(xp.where(g == 0, p, xp.zeros_like(p))), k)
-        alike = (
-            xp.min(g, axis=-1) == 0
-        )  # all losses are the largest, though their masses may not add up to one
+        alike = xp.min(g, axis=-1) == 0  # all losses are equal, even if rounded masses do not sum to one
         most = xp.where(alike, xp.zeros_like(most), most)
         idle = alike | (budget >= most)
         tiny = float(xp.finfo(dtype).smallest_normal)
@@ -54,12 +52,12 @@ def multiplier(f: Array, budget: Array, p: Array | None, d: Divergence) -> tuple
 
 
 def order(d: Divergence) -> float:
-    """The order k that a divergence of FAMILIES has among those of Cressie and Read."""
+    """The order k of a divergence of FAMILIES in the Cressie-Read family."""
     return 1.0 if d.family == "entropic" else 2.0 if d.family == "quadratic" else float(d.parameter or 0.0)
 
 
 def largest_cost(at_top: Array, k: float) -> Array:
-    """The divergence of the reference distribution on a set of mass `at_top`: (at_top^(1-k) - 1)/(k(k-1))."""
+    """The divergence of the reference on a set of mass `at_top`: (at_top^(1-k) - 1)/(k(k-1))."""
     xp = array_namespace(at_top)
     if k <= 0:
         return xp.where(at_top < 1, xp.full_like(at_top, inf), xp.zeros_like(at_top))
@@ -67,7 +65,7 @@ def largest_cost(at_top: Array, k: float) -> Array:
 
 
 class _Point(NamedTuple):
-    """A worst case on the curve: its divergence, the derivative of that in log beta, and its price."""
+    """A worst case on the curve: its divergence, the slope of the divergence in log beta, and its price."""
 
     cost: Array
     slope: Array
@@ -77,11 +75,11 @@ class _Point(NamedTuple):
 def _root(
     g: Array, p: Array, budget: Array, most: Array, k: float, wanted: Array, tiny: float
 ) -> tuple[Array, Array]:
-    """(eta, cost) with cost = budget, for the rows that are `wanted`; eta is at least `tiny`."""
+    """(eta, cost) with cost = budget, for the rows in the mask `wanted`; eta is at least `tiny`."""
     xp = array_namespace(g)
     eps = float(xp.finfo(g.dtype).eps)
     spread, zero = -xp.min(g, axis=-1), xp.zeros_like(budget)
-    # Ratios are down to about (spread/beta)^(1/a), and must not underflow where phi(0) is large or infinite.
+    # Ratios of about (spread/beta)^(1/a) must not underflow where phi(0) is large or infinite.
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(tiny)))
     end = xp.maximum(spread * exp(-longest), xp.full_like(spread, 1e-290))
     odds = budget / (1 - budget / most)
@@ -89,8 +87,8 @@ def _root(
     point, beta = _newton(g, p, budget, most, k, ~wanted, start, zero, end)
     missed = wanted & (xp.abs(point.cost - budget) > 8 * eps * budget) & (beta > end)
     if k > 2 and xp.any(missed):
-        # The smallest loss with weight is so close to having none that neighbouring numbers beta differ.
-        # So the curve is followed in its distance from that loss, which has all its digits.
+        # The smallest loss with weight is so close to zero weight that beta has too few digits: use its
+        # distance from that loss as the parameter of the curve.
         close = (g >= -(beta * (1 + 16 * eps))[..., None]) & (p > 0)
         lowest = xp.min(xp.where(close, g, xp.zeros_like(g)), axis=-1)
         start = xp.maximum(beta + lowest, eps * beta)
@@ -103,10 +101,10 @@ def _root(
 def _newton(
     g: Array, p: Array, budget: Array, most: Array, k: float, met: Array, x: Array, anchor: Array, end: Array
 ) -> tuple[_Point, Array]:
-    """The point of the curve with cost = budget, and x = beta + anchor there, from a start; not where `met`.
+    """The point of the curve with cost = budget, and x = beta + anchor there; rows in `met` are skipped.
 
-    Newton's method on log(cost/(most - cost)), which is close to a straight line in log beta at both of its
-    ends, and a bracket. It stops at the `end` where the root lies below that.
+    Newton's method in a bracket, on log(cost/(most - cost)), which is nearly linear in log beta at both ends.
+    It stops at `end` if the root lies below.
     """
     xp = array_namespace(g)
     eps = float(xp.finfo(g.dtype).eps)
@@ -123,7 +121,7 @@ def _newton(
         if xp.all(met):
             break
         new = x * xp.exp(xp.clip(step, -_LONGEST, _LONGEST))
-        # Without a bracket yet, or a step inside it, go on by a factor, or to the middle.
+        # A step outside the bracket is replaced by its middle, or by a factor while it is unbounded.
         middle = xp.where(high == inf, 16 * low, xp.where(low == 0, high / 16, xp.sqrt(low) * xp.sqrt(high)))
         new = xp.where((new > low) & (new < high), new, middle)
         x = xp.where(met, x, xp.maximum(new, end))
@@ -131,7 +129,7 @@ def _newton(
 
 
 def _start(g: Array, p: Array, odds: Array, k: float) -> Array:
-    """A first beta: the divergence is about Var g/(2 eta^2) for a large price."""
+    """An initial beta: the divergence is about Var g/(2 eta^2) for a large price."""
     xp = array_namespace(g)
     spread = -xp.min(g, axis=-1)
     size = xp.where(spread > 0, spread, xp.ones_like(spread))  # squares of huge losses would overflow
@@ -145,9 +143,9 @@ def _start(g: Array, p: Array, odds: Array, k: float) -> Array:
 
 
 def _at(x: Array, anchor: Array, g: Array, p: Array, k: float) -> _Point:
-    """The point of the curve at beta = x - anchor, by logs of ratios, which keep the digits of those near 1.
+    """The point of the curve at beta = x - anchor, computed with logs of ratios, accurate near 1.
 
-    The derivative is that in log x.
+    The derivative is taken in log x.
     """
     xp = array_namespace(g)
     a, zero = k - 1, xp.zeros_like(g)
@@ -188,5 +186,5 @@ def phi_of_exp(t: Array, k: float) -> Array:
         series = series * near + sum(k**j for j in range(n - 1)) / factorial(n)
     far = xp.where(small, xp.ones_like(t), t)
     value = xp.exp(far) * expm1_over(k - 1, far) - expm1_over(k, far)
-    value = xp.where(xp.isnan(value), xp.full_like(t, inf), value)  # both terms overflow, as phi does
+    value = xp.where(xp.isnan(value), xp.full_like(t, inf), value)  # both terms overflow, and so does phi
     return xp.where(small, series * near * near, value)

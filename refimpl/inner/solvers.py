@@ -1,9 +1,9 @@
-"""The exact solution of the inner problem, one method a family of divergences.
+"""Exact solvers of the inner problem, one for each family of divergences.
 
-Everything here is in double precision, and works on shifted losses g = f - max f <= 0 and on a centred
-divergence (phi >= 0). A method returns density ratios x = gamma/p and drop = max f - mu, so that
-x_i = phi*'((drop + g_i)/eta). No cancellation is left in that form, whatever eta, the offset of the losses,
-or the distance to a pole.
+All computations are in double precision, on shifted losses g = f - max f <= 0 and a centred divergence
+(phi >= 0). A method returns density ratios x = gamma/p and drop = max f - mu, so that
+x_i = phi*'((drop + g_i)/eta). This form avoids cancellation for every eta, every offset of the losses and
+every distance to a pole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, tota
 from phiball.refimpl.validation import double_distribution, valid_finite
 
 Solution = tuple[Array, ...]  # (value, mu, weights, gap), and eta where the problem has a budget
-_STEPS = 200  # far above what any method here needs; bounds the loop on NaN
+_STEPS = 200  # more than any method needs; bounds the loop on NaN
 
 
 @kernel
@@ -38,38 +38,37 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = Fa
     with ignore_float_warnings():
         top, g = shifted(f, p)
         if c.family == "indicator":
-            eta = xp.ones_like(eta)  # nothing depends on it, and nothing overflows if it is tiny
+            eta = xp.ones_like(eta)  # the solution does not depend on eta, and a tiny one would overflow
             x, drop = _indicator(g, distribution, c)
         else:
             x, drop = _METHODS.get(c.family or "", _any_divergence)(f, g, eta[..., None], p, c)
-        # Where eta is so large that no ratio differs from 1 by more than rounding, all are 1, as eta would
-        # charge for rounding.
+        # If eta is so large that all ratios are 1 up to rounding, set them to 1: eta multiplies the rounding.
         near = min(1.0, c.curvature1, -c.slope0, c.recession) * float(xp.finfo(f.dtype).eps)
         even = -xp.min(g, axis=-1) < near * eta
         x = xp.where(even[..., None], xp.ones_like(x), x)
         drop = xp.where(even, -total(p * g), drop)
         weights = p * x
         whole = total(weights, keepdims=True)
-        # As for a kinked phi, to which a ratio of exactly 1 matters for every eta.
+        # A kinked phi needs ratios of exactly 1, for every eta.
         slack = 0.0 if 0 < c.curvature1 < xp.inf else tolerance(f)
         off = (xp.abs(whole - 1) > slack) & ~even[..., None]
         weights = xp.where(off, weights / whole, weights)
-        if c.family == "indicator":  # charges 1/alpha for a mu below the quantile: it is a loss
+        if c.family == "indicator":  # mu is a loss: below the quantile, the dual would grow by 1/alpha
             mu = xp.max(xp.where((g <= -drop[..., None]) & (p > 0), f, xp.full_like(f, -xp.inf)), axis=-1)
         else:
             mu = _multiplier(top, drop, eta, d, f.dtype)
         primal = primal_shifted(g, weights, eta, p, c)
         gap = dual_shifted(f, top, mu, eta, p, d) - primal
         value = top + primal
-        if distribution is not None:  # where it is zero, the loss has not been used
+        if distribution is not None:  # losses of probability zero have not been used yet
             value = xp.where(xp.all(xp.isfinite(f), axis=-1), value, xp.full_like(value, xp.nan))
         if c.family != "indicator":
             mu = _multiplier(top, drop, eta, d, dtype)
         value, mu, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, mu, weights, gap))
     if check:
-        check_overflow(value, losses, d)
-        check_overflow(gap, losses, d)
-        check_overflow(mu, losses, d, "mu overflows {}: rescale the losses or decrease eta")
+        check_finite_field(value, losses, d)
+        check_finite_field(gap, losses, d)
+        check_finite_field(mu, losses, d, "mu overflows {}: rescale the losses or decrease eta")
     return value, mu, weights, gap
 
 
@@ -111,7 +110,7 @@ def solve_by_length(
     return tuple(map(merge, zip(*solutions, strict=True)))
 
 
-def check_overflow(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
+def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
     """Raise unless a field `x` of a solution is finite; a loss that is not finite is reported first."""
     xp = array_namespace(x)
     if not xp.all(xp.isfinite(x)):
@@ -122,10 +121,10 @@ def check_overflow(x: Array, losses: Array, d: Divergence, message: str = "") ->
 
 
 def _multiplier(top: Array, drop: Array, eta: Array, d: Divergence, dtype: Any) -> Array:
-    """mu = max f - drop - eta slope1 in a dtype, rounded upwards where the dual would not bear less.
+    """mu = max f - drop - eta slope1 in a dtype, rounded up where rounding down would make the dual infinite.
 
-    Rounded down it may make the dual infinite where phi* has a finite domain, and huge where eta is below its
-    rounding. Elsewhere the nearest number is better: upwards costs rounding^2/eta, however large eta is.
+    That happens where phi* has a finite domain; where eta is below the rounding of mu, the dual would be
+    huge. Elsewhere rounding to nearest is better: rounding up costs rounding^2/eta.
     """
     xp = array_namespace(top)
     ends = d.recession < xp.inf
@@ -137,7 +136,7 @@ def _multiplier(top: Array, drop: Array, eta: Array, d: Divergence, dtype: Any) 
 
 
 def shifted(f: Array, p: Array) -> tuple[Array, Array]:
-    """(max f over p > 0, f minus it); entries with p = 0 are moved to the maximum."""
+    """(top, f - top) with top = max f over p > 0; entries with p = 0 become 0."""
     xp = array_namespace(f)
     top = xp.max(xp.where(p > 0, f, xp.full_like(f, -xp.inf)), axis=-1)
     g = f - top[..., None]
@@ -154,11 +153,10 @@ def primal_shifted(g: Array, weights: Array, eta: Array, p: Array, c: Divergence
 
 
 def dual_shifted(f: Array, top: Array, mu: Array, eta: Array, p: Array, d: Divergence) -> Array:
-    """mu + eta sum p_i phi*((f_i - mu)/eta) - max f, by way of the centred phi."""
+    """mu + eta sum p_i phi*((f_i - mu)/eta) - max f, computed with the centred phi."""
     xp = array_namespace(f)
     c = centred(d)
-    # The centred multiplier mu + eta slope1 = high + low, without rounding: when eta is large
-    # its digits are all in `high`, and when the losses have a large offset in `low`.
+    # The centred multiplier mu + eta slope1 = high + low, without rounding.
     high, low = two_sum(mu, eta * d.slope1)
     s = ((f - high[..., None]) - low[..., None]) / eta[..., None]
     conj = xp.where(p > 0, p * c.conj(s), xp.zeros_like(p))
@@ -169,7 +167,7 @@ def _entropic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[
     """Example 2: x = exp(u + s), s = -log E exp(u), with u = g/eta."""
     xp = array_namespace(g)
     u = g / eta
-    excess = total(p * xp.expm1(u))  # of E exp(u) over 1, for a large eta leaves u tiny
+    excess = total(p * xp.expm1(u))  # E exp(u) - 1, accurate for a large eta
     mean = total(p * xp.exp(u))
     s = -xp.where(excess > -0.5, xp.log1p(excess), xp.log(mean))
     return xp.exp(u + s[..., None]), eta[..., 0] * s
@@ -178,14 +176,15 @@ def _entropic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[
 def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
     """Example 3, centred: x = (1 + (g - c)/eta)_+ with E x = 1, by Newton on the active set.
 
-    E x - 1 is convex and piecewise linear in c, so Newton's method from its left ends exactly. c is kept as
-    its distance w from the smallest loss with weight: for a tiny eta all digits of c go to the losses.
+    E x - 1 is convex and piecewise linear in c, so Newton's method from the left is exact after finitely many
+    steps. c is stored as its distance w from the smallest loss with weight, which keeps its digits for a tiny
+    eta.
     """
     xp = array_namespace(g)
     zero = xp.zeros_like(g)
     at_top = total(xp.where(g == 0, p, zero), keepdims=True)
     everything, nothing_else = total(p * g, keepdims=True), eta * (1 - 1 / at_top)
-    c = xp.where(everything > nothing_else, everything, nothing_else)  # both lie left of the root
+    c = xp.where(everything > nothing_else, everything, nothing_else)  # both are left of the root
     lowest = xp.min(xp.where(g > c - eta, g, zero), axis=-1, keepdims=True)
     for _ in range(_STEPS):
         idle, h = g < lowest, g - lowest
@@ -210,14 +209,14 @@ def _cressie_read(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tu
 def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
     """Cressie-Read, k < 1 or k > 2: x_i^(k-1) = v^(k-1) + (k-1)(f_i - f_j)/eta, v the ratio at j.
 
-    j is the largest loss for k < 1, and for k > 2 the smallest one that has weight, so that both
-    terms are positive and no digit is lost, neither next to the pole nor where a ratio reaches zero
-    with infinite slope. E x is concave in v, respectively convex: Newton's steps are monotone.
+    j is the largest loss for k < 1, and the smallest loss with weight for k > 2, so that both terms are
+    positive and do not cancel, neither near the pole nor where a ratio reaches zero with infinite slope. E x
+    is concave in v for k < 1 and convex for k > 2, so that Newton's method converges monotonically.
     """
     assert d.parameter is not None
     a = d.parameter - 1
     xp = array_namespace(g)
-    mass = total(p, keepdims=True)  # 1, but for rounding
+    mass = total(p, keepdims=True)  # 1 up to rounding
     if a < 0:
         u, v = g / eta, xp.ones_like(g[..., :1])
     else:
@@ -237,8 +236,8 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
         slope = total(xp.where(idle, xp.zeros_like(u), p * xp.exp(steep)), keepdims=True)
         new = v + (mass - mean) / slope
         new = xp.where(new < 0, xp.zeros_like(new), new)
-        # The sum is as good as its rounding allows, or the step is: what a flat slope magnifies is rounding.
-        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - v) > tol * v)  # or NaN, for good
+        # Stop when the sum or the step is at rounding level: a flat slope magnifies the rounding of the sum.
+        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - v) > tol * v)  # or NaN
         v = new
         if xp.all(met):
             break
@@ -250,7 +249,7 @@ def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
     """The smallest loss f_j with weight: E (a (f - f_j)/eta)_+^(1/a) < 1. Bisection on its rank."""
     xp = array_namespace(f)
     ranked = xp.flip(xp.sort(xp.where(p > 0, f, xp.min(f, axis=-1, keepdims=True)), axis=-1), axis=-1)
-    low = xp.zeros(ranked[..., :1].shape, dtype=xp.int64, device=device(f))  # the largest always has
+    low = xp.zeros(ranked[..., :1].shape, dtype=xp.int64, device=device(f))  # the largest has weight
     high = low + f.shape[-1]
     while xp.any(high - low > 1):
         middle = (low + high) // 2
@@ -264,7 +263,7 @@ def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
 def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
     """Cressie-Read, 1 < k < 2: x_i = X (1 + (k-1) u_i X^(1-k))_+^(1/(k-1)), X the ratio at the top.
 
-    E x is convex in X, and linear for k = 1: Newton overshoots once, then descends.
+    E x is convex in X, and linear for k = 1: Newton's method overshoots once, then descends.
     """
     assert d.parameter is not None
     a = d.parameter - 1
@@ -279,22 +278,22 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
         return xp.where(active, X * power, 0.0), xp.where(active, power / (1 + z), 0.0)
 
     X = low = xp.ones_like(highest)
-    mass = total(p, keepdims=True)  # 1, but for rounding
+    mass = total(p, keepdims=True)  # 1 up to rounding
     tol = tolerance(g)
     for _ in range(_STEPS):
         x, slope = ratio(X)
         mean = total(p * x, keepdims=True)
         new = X + (mass - mean) / total(p * slope, keepdims=True)
-        # From far to the right, a step of its length is all rounding.
+        # A step from far to the right may be all rounding.
         low = xp.where(mean <= mass, X, low)
         new = xp.where(new > low, xp.where(new < highest, new, highest), xp.sqrt(low) * xp.sqrt(X))
-        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - X) > tol * X)  # or NaN, for good
+        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - X) > tol * X)  # or NaN
         X = new
         if xp.all(met):
             break
     x, _ = ratio(X)
-    # Newton's last step is taken in x, by phi*'' = x^(2-k): where the top has hardly any mass, neighbouring
-    # numbers X leave masses that differ by more than rounding.
+    # The last Newton step is taken in x, with phi*'' = x^(2-k): if the largest loss has very little mass, E x
+    # differs by more than rounding between neighbouring numbers X.
     bend = x ** (1 - a)
     x = x + bend * ((mass - total(p * x, keepdims=True)) / total(p * bend, keepdims=True))
     return xp.where(x > 0, x, xp.zeros_like(x)), (eta * (xp.expm1(a * xp.log(X)) / a))[..., 0]
@@ -303,8 +302,8 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
 def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     """Example 1 with atoms: x = 1/alpha above the quantile q, and the rest of the mass on g = q.
 
-    Under the uniform distribution masses are counts and alpha m is kept in two parts, so that nothing is
-    lost in the difference between them, however many points there are.
+    Under the uniform distribution masses are counts, and alpha m is stored in two parts, so that their
+    difference is exact for any number of points.
     """
     assert d.parameter is not None
     xp = array_namespace(g)
@@ -317,11 +316,11 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     order = xp.argsort(-g, axis=-1, stable=True)
     ranked = xp.take_along_axis(g, order, axis=-1)
     mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
-    # The quantile: the first ranked loss where the mass reaches alpha, or the last if rounding forbids it.
+    # The quantile: the first ranked loss where the mass reaches alpha, or the last one after rounding.
     least, slack = xp.min(g, axis=-1, keepdims=True), full * tolerance(g)
     q = xp.max(xp.where(mass >= full - slack, ranked, least), axis=-1, keepdims=True)
     zero = xp.zeros_like(g)
-    for _ in range(_STEPS):  # a running sum of many masses may be a few losses off
+    for _ in range(_STEPS):  # rounding of the cumulative sum may be a few losses off
         above = total(xp.where(g > q, p, zero), keepdims=True)
         tied = total(xp.where(g == q, p, zero), keepdims=True)
         up, down = above > full + slack, (above + tied < full - slack) & (q > least)
@@ -336,7 +335,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
 
 
 def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Examples 4 and 5, corrected: x = 1 above max f - width, and the mass below moves to the top."""
+    """Examples 4 and 5, corrected: x = 1 above max f - width; the mass below moves to the largest loss."""
     xp = array_namespace(g)
     width = eta * (1 - d.slope0)  # 2 eta for the absolute value, eta for the hinge
     zero = xp.zeros_like(g)
@@ -344,22 +343,22 @@ def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Ar
     left = total(xp.where(kept, zero, p), keepdims=True)
     at_top = total(xp.where(g == 0, p, zero), keepdims=True)
     x = xp.where(kept, xp.ones_like(g), zero) + xp.where(g == 0, left / at_top, zero)
-    # mu may lie anywhere in [max f - eta, max(max f - eta, min f - eta slope0)]. The middle of
-    # f, or its minimum for the hinge, keeps off the end of the domain of phi* where it can.
+    # Every mu in [max f - eta, max(max f - eta, min f - eta slope0)] is optimal. The middle of the losses, or
+    # their minimum for the hinge, stays away from the end of the domain of phi*.
     low = xp.min(g, axis=-1) / (1 - d.slope0)
     return x, xp.where(-low < eta[..., 0], -low, eta[..., 0])
 
 
 def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Safeguarded Newton in s on E phi*'(s + u) = 1, for a divergence known by its functions.
+    """Safeguarded Newton's method in s on E phi*'(s + u) = 1, for a divergence given by its functions.
 
-    Where the density jumps across one (a kink of phi*), the two one-sided densities are mixed;
-    where it stays below one up to the recession, the mass that is left goes to the top.
+    Where the density jumps across one (a kink of phi*), the two one-sided densities are mixed; where it stays
+    below one up to the recession slope, the remaining mass goes to the largest loss.
     """
     xp = array_namespace(g)
     u = g / eta
     tol = tolerance(g)
-    mass = total(p, keepdims=True)  # 1, but for rounding
+    mass = total(p, keepdims=True)  # 1 up to rounding
 
     def density(s: Array) -> tuple[Array, Array]:
         x = d.dconj(s + u)
@@ -367,7 +366,7 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
 
     low = xp.zeros_like(u[..., :1])
     high = -xp.min(u, axis=-1, keepdims=True)  # the bracket of the corrected Algorithm 2
-    high = high + tol * (1 + high)  # where phi*' may jump, the lowest loss must lie beyond the jump
+    high = high + tol * (1 + high)  # if phi*' jumps, the smallest loss must lie beyond the jump
     if d.recession < xp.inf:
         high = xp.where(high > d.recession, xp.full_like(high, d.recession), high)
     s = low
@@ -388,7 +387,7 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
     x, mean = density(s)
     x_low, mean_low = density(low)
     x_high, mean_high = density(high)
-    # Kink: mean_low < 1 < mean_high at neighbouring s. Mix, unless the upper end is infinite.
+    # At a kink mean_low < 1 < mean_high for neighbouring s: mix, unless the upper density is infinite.
     share = (mass - mean_low) / (mean_high - mean_low)
     mixed = x_low + share * (x_high - x_low)
     at_top = total(xp.where(g == 0, p, xp.zeros_like(p)), keepdims=True)

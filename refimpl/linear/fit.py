@@ -69,7 +69,7 @@ def fit_linear_model(
     - `start`: the solution of a similar problem.
     - `max_iter`: the total number of solver iterations.
 
-    Returns `coef`, `intercept`, `value`, `gap` (a bound on the value minus the minimum), and more.
+    Returns a `LinearModel` with `coef`, `intercept`, `value` and `gap`, a bound on value minus minimum.
 
     A loss with a kink (absolute, quantile, hinge) is smoothed from below, over a width that decreases from 1
     to 1e-8; the gap includes the smoothing error. The integral over a ball of positive radius is smooth. A

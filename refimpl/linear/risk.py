@@ -130,7 +130,7 @@ def linear_model_risk(
     - `quadrature_tol`: nodes are doubled until the value changes by less, relative to 1 + abs(value).
     - `n_points`: the number of Sobol points, if they are needed.
 
-    Returns `value`, `values` (n,), the gradients, an estimate of the `error`, and more.
+    Returns a `LinearRisk` with `value`, `values` (n,), the gradients and an estimate of the `error`.
 
     >>> import numpy as np
     >>> from phiball import Ball

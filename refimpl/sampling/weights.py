@@ -7,7 +7,7 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, detach, tracks_derivatives
 from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.inner.solvers import check_overflow, solve, solve_ragged
+from phiball.refimpl.inner.solvers import check_finite_field, solve, solve_ragged
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.sampling.draws import PerturbedPoints, on_device, repeat_host
 from phiball.refimpl.types import LevelGroup
@@ -164,7 +164,7 @@ def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
     """The sum of the values; raises unless it is finite, which it is only for finite losses."""
     total = array_namespace(values).sum(values)
     if not isfinite(float(detach(total))):
-        check_overflow(values, losses, divergence)
+        check_finite_field(values, losses, divergence)
     return total
 
 

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 
 if find_spec("sklearn") is None:
     raise ImportError(
-        "phiball.refimpl.sklearn needs scikit-learn, which is not installed: pip install 'phiball[sklearn]', "
+        "phiball.sklearn needs scikit-learn, which is not installed: pip install 'phiball[sklearn]', "
         "or '.[sklearn]' in a clone",
         name="sklearn",
     )

@@ -1,4 +1,4 @@
-"""Kernels are compiled once, kept on disk where possible, and work where that is not possible."""
+"""Kernels are compiled once and cached on disk if possible; they also work without a cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.paths import ROOT
 
 SOLVE = """
 import numpy as np
-from phiball.backends.numba.powers import power
+from phiball.backends.numba.powers import solve_power
 from phiball.refimpl import cressie_read, worst_case
 def solve():
     value = worst_case(np.array([[0.0, 1.0]]), 2.0, cressie_read(3), p=np.array([0.5, 0.5])).value
@@ -32,7 +32,8 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_second_process_loads_from_disk(tmp_path: Path) -> None:
     code = SOLVE + (
-        "solve()\nprint(sum(power.stats.cache_hits.values()), sum(power.stats.cache_misses.values()))\n"
+        "solve()\nstats = solve_power.stats\n"
+        "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     runs = [_run(code, **environment) for _ in range(2)]
@@ -40,7 +41,7 @@ def test_second_process_loads_from_disk(tmp_path: Path) -> None:
 
 
 def test_cache_file_changes_with_any_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Numba itself would not notice a change in a function of another file."""
+    """Numba alone would not detect a change in a function of another file."""
     for name in ("compilation.py", "primitives.py"):
         (tmp_path / name).write_text("1\n")
     monkeypatch.setattr(compilation, "__file__", str(tmp_path / "compilation.py"))
@@ -53,13 +54,13 @@ def test_cache_file_changes_with_any_source(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.slow
-def test_installation_and_home_that_cannot_be_written(tmp_path: Path) -> None:
-    """As in many containers: it solves, and says once that nothing is kept."""
+def test_read_only_installation_and_home(tmp_path: Path) -> None:
+    """As in many containers: solving works, and one warning says that kernels are not cached."""
     package = tmp_path / "site" / "phiball"
     for name in ("backends", "refimpl"):
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "__init__.py", package)
-    # A file in its place keeps the folder from being made, even for root, whom no permission stops.
+    # A file in its place prevents the folder from being created, even by root.
     (package / "backends" / "numba" / "__pycache__").touch()
     nowhere = tmp_path / "a file"
     nowhere.touch()
@@ -69,10 +70,10 @@ def test_installation_and_home_that_cannot_be_written(tmp_path: Path) -> None:
     run = _run(code, **path, **places)
     assert run.returncode == 0, run.stderr
     (line,) = run.stderr.splitlines()
-    assert line.startswith("no folder for compiled kernels can be written")
+    assert line.startswith("no cache folder for compiled kernels is writable")
 
 
 def test_kernels_run_without_compilation() -> None:
-    """NUMBA_DISABLE_JIT is for debuggers, and for measuring which lines of the kernels run."""
+    """NUMBA_DISABLE_JIT is for debugging and for measuring coverage of the kernels."""
     run = _run(SOLVE + "solve()", **{**os.environ, "NUMBA_DISABLE_JIT": "1"})
     assert run.returncode == 0, run.stderr

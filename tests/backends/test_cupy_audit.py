@@ -1,4 +1,4 @@
-"""Every name that the mathematics takes from a namespace exists in CuPy's and in the standard."""
+"""Every name that refimpl uses from an array namespace exists in CuPy and in the standard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 
 def taken(root: Path) -> dict[str, str]:
-    """name -> the first place that takes it, for every xp.name and array_namespace(...).name."""
+    """Map each name in xp.name and array_namespace(...).name to its first use."""
     uses: dict[str, str] = {}
     for path in sorted((root / "refimpl").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -29,7 +29,7 @@ def absent(root: Path, namespace: Any) -> dict[str, str]:
     return {name: place for name, place in taken(root).items() if not hasattr(namespace, name)}
 
 
-@pytest.mark.filterwarnings("ignore")  # CuPy warns on import where it finds no CUDA
+@pytest.mark.filterwarnings("ignore")  # CuPy warns on import if it finds no CUDA
 @pytest.mark.parametrize(
     ("library", "module"), [("cupy", "array_api_compat.cupy"), ("array-api-strict", "array_api_strict")]
 )

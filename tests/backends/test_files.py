@@ -1,4 +1,4 @@
-"""Files are replaced in one step, and only regular files are read."""
+"""Files are replaced atomically, and only regular files are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phiball.backends.files import atomic_write, open_regular, write_whole
 from tests.support.paths import ROOT
 
 WRITING = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wax]b?["']|savefig\((?!stream)""")
-# Locks, a temporary file, /proc and a figure of a benchmark; atomic_write writes everything else.
+# Locks, a temporary file, /proc and a benchmark figure; atomic_write writes everything else.
 OTHER_WRITES = {
     "backends/files.py": 2,
     "experiments/benchmarks/harness.py": 1,
@@ -24,7 +24,7 @@ OTHER_WRITES = {
 }
 
 
-def test_every_result_is_written_in_one_step() -> None:
+def test_every_result_is_written_atomically() -> None:
     found = Counter[str]()
     for folder in ("refimpl", "backends", "verification", "experiments"):
         for file in (ROOT / folder).rglob("*.py"):
@@ -33,8 +33,8 @@ def test_every_result_is_written_in_one_step() -> None:
     assert +found == OTHER_WRITES
 
 
-def test_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside the block as well as at the last step, like a full disk; success replaces it."""
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it fails inside the block or at the final replacement; success replaces the file."""
     file = tmp_path / "file"
     write_whole(file, "old")
     with pytest.raises(ZeroDivisionError), atomic_write(file) as stream:
@@ -71,5 +71,5 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
         file.mkdir()
     else:
         file.symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="file is not a regular file; expected one"), open_regular(file):
+    with pytest.raises(ValueError, match="file is not a regular file, but"), open_regular(file):
         pass

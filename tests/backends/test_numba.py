@@ -1,4 +1,4 @@
-"""The compiled kernels of inner problems equal the reference, or leave a batch to it."""
+"""The compiled kernels of the inner problem agree with the reference, or decline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _numba() -> Any:
 
 
 def assert_same(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
-    """The kernel solves the problem, and its result is the reference's up to rounding."""
+    """Check that the kernel does not decline and agrees with the reference up to rounding."""
     etas = np.broadcast_to(np.asarray(eta, dtype=f.dtype), f.shape[:-1])
     fast = numba_solve.solve(f, etas, p, d)
     assert fast is not NotImplemented
@@ -38,23 +38,23 @@ def assert_same(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
     spread = np.ptp(f, axis=-1).astype(np.float64) + np.abs(slow)
     eps, m = np.finfo(f.dtype).eps, f.shape[-1]
     assert np.all(np.abs(value - slow) <= 16 * eps * spread)
-    # Sums of thousands of float32 in the reference; where a density has an infinite slope at 0, the smallest
-    # one takes up the rounding of the whole sum. A quantile under p is a difference of sums of masses.
+    # Where a density has an infinite slope at 0, the smallest density absorbs the rounding of the whole sum.
+    # A quantile under p is a difference of sums of masses.
     steep = d.family == "cressie_read" and d.parameter is not None and d.parameter > 2
     allowed = (256 + 8 * m * steep) * eps * np.max(expected, axis=-1, keepdims=True)
     allowed = allowed + (16 * 2.0**-52 if d.family == "indicator" and p is not None else 0.0)
     assert np.all(np.abs(weights - expected) <= allowed)
     assert np.all(np.abs(gap) <= 32 * eps * spread)
-    # mu need not be unique: it is as good as the reference's if the certificate holds at it.
+    # mu need not be unique: it is valid if the certificate holds for it.
     if m <= 1000 and (d.parameter is None or abs(d.parameter) < 5):
         recomputed = dual_value(f, fast[1], etas, d, p=p) - primal_value(f, fast[2], etas, d, p=p)
-        # A weight is rounded to the dtype, which a kinked phi charges for to first order.
+        # The rounding of weights enters a kinked phi to first order.
         charge = 4 * eps * np.asarray(etas, dtype=float) if d.family in ("absolute", "hinge") else 0.0
         assert np.all(np.abs(recomputed - gap) <= 64 * eps * spread + charge)
 
 
 def reference_distribution(shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
-    """Masses of many sizes, and zero at every fourth point."""
+    """Masses of many sizes, with zero at every fourth point."""
     p = np.random.default_rng(shape[-1]).random(shape) ** 4
     p[..., 1::4] = 0.0
     return (p / p.sum(axis=-1, keepdims=True)).astype(dtype)
@@ -80,7 +80,7 @@ def test_kernel_equals_reference(d: Divergence, dtype: Any) -> None:
 )
 @pytest.mark.parametrize("m", [17, 30])
 def test_results_do_not_depend_on_addresses(d: Divergence, m: int) -> None:
-    """The compiler may keep another loop for arrays that overlap: it must not sum in another order."""
+    """A version of the loop for overlapping arrays would sum in another order."""
     losses, masses = np.random.default_rng(5).normal(size=m), reference_distribution((m,))
     chosen = numba_solve._kernel_for(d)
     assert chosen is not None
@@ -101,14 +101,14 @@ def test_results_do_not_depend_on_addresses(d: Divergence, m: int) -> None:
 def test_unsupported_problems_are_declined() -> None:
     f, eta = np.zeros((2, 3)), np.ones(2)
     assert numba_solve.solve(f, eta, None, anonymous(ENTROPIC)) is NotImplemented
-    single = np.full(3, 1 / 3, dtype=np.float32)  # its sum may be off by more than a double's
+    single = np.full(3, 1 / 3, dtype=np.float32)  # its sum has a larger error than in float64
     assert numba_solve.solve(f, eta, single, ENTROPIC) is NotImplemented
     assert numba_solve.solve_ragged(f[0], np.array([0, 3]), eta[:1], single, ENTROPIC) is NotImplemented
 
 
 @on_each("d", cressie_read(0.5), cressie_read(3), compiled=True)
 @pytest.mark.parametrize("m", [40, 300])
-def test_invalid_numbers_are_reported_wherever_they_stand(d: Divergence, m: int) -> None:
+def test_invalid_numbers_are_reported_at_every_position(d: Divergence, m: int) -> None:
     losses, distribution = np.random.default_rng(4).normal(size=(3, m)), reference_distribution((3, m))
     messages = {-1e-30: "p contains -1e-30", np.nan: "p contains nan", 0.1: "p sums to 1."}
     for row, place in enumerate((0, 5, m - 1)):
@@ -128,7 +128,7 @@ def test_invalid_numbers_are_reported_wherever_they_stand(d: Divergence, m: int)
                 worst_case(f, 0.3, d, p=p)
 
 
-def test_overflow_of_losses_over_eta_is_left_to_the_reference() -> None:
+def test_overflow_of_losses_over_eta_is_declined() -> None:
     f = np.array([[0.0, 1e200, 3e200] * 10])
     for d, eta in product((*select(compiled=True), cressie_read(3)), (1e-305, 1e-200, 1e-10)):
         if d.family != "indicator":  # which does not divide by eta
@@ -158,7 +158,7 @@ QUANTILES = {
 
 @pytest.mark.parametrize("shape", QUANTILES)
 def test_quantile_equals_sorting(shape: str) -> None:
-    """Also where interpolation misleads; masses are of one size, of a few and of all."""
+    """Also where interpolation is misleading; masses have one size, a few or many."""
     a, rng = QUANTILES[shape], np.random.default_rng(8)
     m = len(a)
     for rank in {1, min(2, m), -(-m // 4), -(-m // 2), m}:
@@ -179,7 +179,7 @@ def test_quantile_equals_sorting(shape: str) -> None:
 
 @pytest.mark.parametrize("d", [QUADRATIC, indicator(0.3), *map(cressie_read, (1.5, 1.8, 3))], ids=name_of)
 def test_little_mass_at_the_largest_loss(d: Divergence) -> None:
-    """The smallest loss with weight is the origin, as a multiplier from the largest lacks digits."""
+    """The smallest loss with weight is the origin, as a multiplier relative to the largest is inaccurate."""
     f = np.array([[146.637, 100.0, 50.0, 0.0], [3.0, 1.0, 0.3, 0.0]])
     for t in (1e-8, 1e-16, 1e-30):
         for eta in (1.0, 1e-5, 1e-8):
@@ -197,7 +197,7 @@ def _decay(a: float) -> float:
 
 
 def _from_python(function: Any, *arguments: Any) -> Callable[[float], float]:
-    """A function that takes the place of one that only compiled code may call."""
+    """A Python-callable version of a function that only compiled code may call."""
     if arguments:
         return numba.njit(lambda x: function(x, *arguments))  # type: ignore[no-any-return]
     return numba.njit(lambda x: function(x))  # type: ignore[no-any-return]
@@ -232,7 +232,7 @@ ELEMENTARY: dict[str, tuple[Any, Callable[[Any], Any], Any]] = {
 
 @pytest.mark.parametrize("name", ELEMENTARY)
 def test_elementary_functions(name: str) -> None:
-    """To eight units in the last place, against sixty digits."""
+    """Within eight ulp of results with sixty digits."""
     function, exact, points = ELEMENTARY[name]
     with mp.workdps(60):
         for x in map(float, points):

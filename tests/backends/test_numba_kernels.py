@@ -1,4 +1,4 @@
-"""Compiled kernels beside the inner problem equal their references, or decline what they do not cover."""
+"""The other compiled kernels agree with their references, or decline."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_each(work: Callable[[], Any], reference: str = "numpy") -> list[Any]:
 
 
 def makers() -> list[Callable[[Any], Any]]:
-    """Arrays of NumPy and, if it is installed, of torch, in both precisions."""
+    """Arrays of NumPy and, if installed, of torch, in both precisions."""
     made: list[Callable[[Any], Any]] = [lambda x, d=d: x.astype(d) for d in (np.float32, np.float64)]
     if not missing("torch"):
         import torch
@@ -57,7 +57,7 @@ SHAPES = [(1, 1, 1), (3, 5, 10), (2, 70, 3), (4, 1, 100), (2, 2, 3, 7), (0, 4, 3
 
 
 def numbers(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Random numbers of all kinds, with centres and tilts of many sizes; one tilt is 0."""
+    """Random numbers, centres, and tilts of many sizes, one of which is 0."""
     g = np.random.default_rng(sum(shape))
     s = g.normal(size=(*shape[:-2], shape[-1])) * 10.0 ** g.uniform(-8, 3, size=(*shape[:-2], 1))
     s[:1] = 0
@@ -65,47 +65,47 @@ def numbers(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[str, Any
     return {name: make(x) for name, x in {**made, "z": g.normal(size=s.shape), "s": s}.items()}
 
 
-def placed(norm: float) -> Callable[[Any], Any]:
+def ball_points(norm: float) -> Callable[[Any], Any]:
     def draw(x: dict[str, Any]) -> Any:
         b = x["normal" if norm == 2 else "uniform"]
-        return (uniform.placed(b, None if norm == inf else x["u"], x["z"], norm, 0.7),)
+        return (uniform.ball_points(b, None if norm == inf else x["u"], x["z"], norm, 0.7),)
 
     return draw
 
 
-def aimed_2(x: dict[str, Any]) -> Any:
+def tilted_points_2(x: dict[str, Any]) -> Any:
     xp = array_namespace(x["z"])
     below = 2 * xp.astype(x["u"], xp.float64) ** 3
     whole = xp.sum(xp.astype(x["s"], xp.float64), axis=-1)
-    return tilting.aimed_2(x["normal"], x["u"], below, whole, x["z"], x["s"], 0.7)
+    return tilting.tilted_points_2(x["normal"], x["u"], below, whole, x["z"], x["s"], 0.7)
 
 
-def first_kept(x: dict[str, Any]) -> Any:
+def first_accepted(x: dict[str, Any]) -> Any:
     xp = array_namespace(x["z"])
     u = xp.reshape(x["uniform"], (-1,))
     k = u.shape[0] // 6
     t = xp.astype(xp.reshape(x["normal"], (-1,))[:k], xp.float64) ** 8
-    below, found = tilting.first_kept(t, 5, xp.reshape(u[: 6 * k], (3, 2, k)))
+    below, found = tilting.first_accepted(t, 5, xp.reshape(u[: 6 * k], (3, 2, k)))
     return xp.where(found, below, xp.zeros_like(below)), xp.astype(found, xp.float64)
 
 
 WORK: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "norm 1": placed(1.0),
-    "norm 2": placed(2.0),
-    "norm inf": placed(inf),
+    "norm 1": ball_points(1.0),
+    "norm 2": ball_points(2.0),
+    "norm inf": ball_points(inf),
     "drawn inf": lambda x: (uniform.uniform_inf(x["z"], x["u"].shape[-1], 0.7, rng(5)),),
-    "tilted inf": lambda x: tilting.tilted_inf(x["z"], x["s"], x["u"].shape[-1], 0.7, rng(5)),
-    "tilted 2": aimed_2,
-    "along the tilt": first_kept,
+    "tilted inf": lambda x: tilting.tilted_points_inf(x["z"], x["s"], x["u"].shape[-1], 0.7, rng(5)),
+    "tilted 2": tilted_points_2,
+    "along the tilt": first_accepted,
 }
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_points_of_balls(name: str) -> None:
+def test_ball_points(name: str) -> None:
     for make, shape in product(makers(), SHAPES):
         found, exact = with_each(lambda m=make, s=shape: [to_numpy(x) for x in WORK[name](numbers(m, s))])
         s = to_numpy(numbers(make, shape)["s"])
-        # A log-weight is the difference of terms of the size of s.b.
+        # A log-weight is a difference of terms of size s.b.
         slack = 50 * np.finfo(s.dtype).eps * (1 + np.abs(s).sum(axis=-1).max(initial=0))
         for a, b in zip(found, exact, strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -113,15 +113,15 @@ def test_points_of_balls(name: str) -> None:
 
 
 @pytest.mark.parametrize("d", [1, 2, 10, 39, 40, 41, 784])
-def test_sizes_of_tilts(d: int) -> None:
+def test_tilt_norms(d: int) -> None:
     s = 10.0 ** np.linspace(-300, 300, 400)[:, None] * np.random.default_rng(d).normal(size=(400, d))
     s[0] = 0.0
-    found, exact = with_each(lambda: tilting.tilt_sizes(s, 0.7, *moments.debye_series(d / 2)))
+    found, exact = with_each(lambda: tilting.tilt_norms(s, 0.7, *moments.debye_series(d / 2)))
     assert np.allclose(found, exact, rtol=1e-14, atol=0)
 
 
-def test_nonfinite_numbers_are_found_wherever_they_stand() -> None:
-    """Also where the sum of the finite ones overflows."""
+def test_nonfinite_numbers_are_found_at_every_position() -> None:
+    """Also if the sum of the finite numbers overflows."""
     for make, n, bad in product(makers(), (1, 7, 1003), (np.nan, np.inf, -np.inf)):
         largest = np.full(n, np.finfo(to_numpy(make(np.ones(1))).dtype).max)
         with backend("numba"):
@@ -137,7 +137,7 @@ ORDERS = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, 0, 0.5, 0.9, 1.5,
 
 @pytest.mark.parametrize("d", ORDERS, ids=name_of)
 def test_price_of_a_budget(d: Divergence) -> None:
-    """Rows of one loss, ties at the top, no budget and too large a one, and points without mass."""
+    """Rows of one loss, tied largest losses, zero and excessive budgets, and points without mass."""
     g, rows, c = np.random.default_rng(0), 30, centred(d)
     for m, scale in product((1, 2, 5, 130), (1e-6, 1.0, 1e5)):
         f = scale * g.standard_exponential((rows, m))
@@ -192,7 +192,7 @@ def test_value_of_a_landing_state(maximum: Maximum) -> None:
         Q = draw.normal(size=(9, 3)) * 10 ** draw.uniform(-2, 2) + 1000 * draw.integers(0, 2)
         index, weight = draw.integers(0, 9, size=(4, 5)), draw.dirichlet(np.ones(5), size=4)
         index[0, :3], weight[0] = [0, 1, 2], [0, 1e-12, 1 - 1e-12, 0, 0]
-        Q[1] = Q[2] - 1  # the smallest has next to no weight, and decides if eta is small
+        Q[1] = Q[2] - 1  # the smallest has almost no weight, but dominates if eta is small
         distribution = Neighbourhood(index, weight)
         with backend("numpy"):
             expected = robust_value(Q, StatePerturbation(distribution, eta, ENTROPIC, maximum))

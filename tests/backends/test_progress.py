@@ -1,4 +1,4 @@
-"""The display of long work, on a terminal and elsewhere."""
+"""The progress display, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for(words: str, read: Callable[[], str]) -> str:
-    """What was read once the words are in it: on a busy machine the thread that shows them may be late."""
+    """The output once it contains the words, which the display thread may write late on a busy machine."""
     text, end = "", time.monotonic() + 60
     while words not in (text := text + read()) and time.monotonic() < end:
         time.sleep(0.01)
@@ -45,7 +45,7 @@ def test_terminal_shows_a_bar_with_the_step_and_the_time_left() -> None:
 
 def test_other_outputs_get_a_line_per_minute(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("bench", rich_console.Console(file=io.StringIO(), force_terminal=False)) as whole:
-        # Nothing is done yet, hence nothing is known of the time left.
+        # The time left is unknown until something is done.
         assert wait_for("\n", lambda: capsys.readouterr().err).startswith("bench: 0 % of the work\n")
         whole.update(0.25, "a matrix")
         text = wait_for("a matrix\n", lambda: capsys.readouterr().err)

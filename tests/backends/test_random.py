@@ -16,10 +16,10 @@ from scipy import stats
 from phiball.backends import Array, Rng, rng
 from tests.support.arrays import Arrays
 
-LEVEL = 1e-4  # of each test of a distribution: a sound generator fails one seed in ten thousand
+LEVEL = 1e-4  # significance level: a correct generator fails for one seed in ten thousand
 N = 4000
 
-# The draws of floating-point numbers, each with its exact distribution.
+# Floating-point draws, each with its exact distribution.
 FLOATS: dict[str, tuple[Callable[[Rng, tuple[int, ...], Array], Array], Any]] = {
     "uniform": (lambda g, shape, x: g.uniform(shape, like=x), stats.uniform()),
     "uniform(-3, 5)": (
@@ -35,7 +35,7 @@ FLOATS: dict[str, tuple[Callable[[Rng, tuple[int, ...], Array], Array], Any]] = 
 
 
 def everything(source: Rng, like: Array, read: Callable[[Array], Any]) -> list[Any]:
-    """One draw of every verb, as lists."""
+    """One draw of every method, as lists."""
     draws = [draw(source, (3, 2), like) for draw, _ in FLOATS.values()]
     draws += [source.integers(1000, (5,), like=like), source.permutation(9, like=like)]
     draws += [source.sobol((2, 2), like=like)]
@@ -47,7 +47,7 @@ def test_distribution(name: str, arrays: Arrays) -> None:
     draw, exact = FLOATS[name]
     sample = arrays.numpy(draw(rng(1), (N,), arrays.asarray([0.0]))).astype(np.float64)
     assert stats.kstest(sample, exact.cdf).pvalue > LEVEL
-    # Kolmogorov's test is blind in the tails, and to dependence between neighbours.
+    # Kolmogorov's test does not detect errors in the tails, or dependence between neighbours.
     low, high = exact.support()
     assert np.all((sample >= low) & (sample <= high))
     ranks = exact.cdf(sample) - 0.5
@@ -66,21 +66,21 @@ def test_integers_and_permutations_are_uniform(arrays: Arrays) -> None:
 
 @pytest.mark.parametrize("n", [1, 5, 8])
 def test_sobol_points_fill_each_axis_evenly(n: int, arrays: Arrays) -> None:
-    """Of 8 points each eighth of an axis has one, and n points are the first of them."""
+    """Each eighth of an axis contains one of 8 points, and n points are the first n of them."""
     points = rng(4).sobol((2, 3, n, 4), like=arrays.asarray([0.0]))
     assert points.shape == (2, 3, n, 4)
     assert points.dtype == arrays.dtype
     u = arrays.numpy(points).astype(np.float64)
     assert np.all((u > 0) & (u < 1))
     assert all(len(set(column)) == n for column in np.floor(8 * u).swapaxes(-1, -2).reshape(-1, n))
-    assert len(np.unique(u[:, :, 0, 0])) == 6  # each batch entry has a shift of its own
+    assert len(np.unique(u[:, :, 0, 0])) == 6  # each batch entry has its own shift
 
 
 def test_sobol_points_are_uniform_to_the_last_bits() -> None:
     u = rng(5).sobol((N // 4, 4, 2), like=np.empty(0))
-    for bits in (u, u * 2.0**30 % 1):  # those of the set and its shift, and those below
+    for bits in (u, u * 2.0**30 % 1):  # the bits of the set and its shift, and the bits below
         assert stats.kstest(bits.ravel(), stats.uniform().cdf).pvalue > LEVEL
-    first, second = u[:-1, 0, 0] - 0.5, u[1:, 0, 0] - 0.5  # of neighbours in the batch
+    first, second = u[:-1, 0, 0] - 0.5, u[1:, 0, 0] - 0.5  # neighbours in the batch
     assert abs(np.sum(first * second)) * 12 / np.sqrt(len(first)) < stats.norm.isf(LEVEL / 2)
     seeds = [rng(seed).sobol((2, 2), like=np.empty(0)).tolist() for seed in (5, 5, 6)]
     assert seeds[0] == seeds[1] != seeds[2]
@@ -104,7 +104,7 @@ def test_shapes_dtypes_and_edge_cases(arrays: Arrays) -> None:
     assert set(arrays.numpy(source.integers(1, (20,), like=like)).tolist()) == {0}
 
 
-def test_seed_decides_the_draws_and_a_source_moves_on(arrays: Arrays) -> None:
+def test_seed_determines_the_draws_and_draws_differ(arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(5)
     first, second = (everything(source, like, arrays.numpy) for _ in range(2))
     again, other = (everything(rng(seed), like, arrays.numpy) for seed in (5, 6))
@@ -113,7 +113,7 @@ def test_seed_decides_the_draws_and_a_source_moves_on(arrays: Arrays) -> None:
     assert all(a != b for a, b in zip(first, second, strict=True))
 
 
-def test_libraries_have_streams_of_their_own(doubles: Arrays) -> None:
+def test_each_library_has_its_own_stream(doubles: Arrays) -> None:
     source, own, other = rng(5), doubles.asarray([0.0]), np.zeros(1)
     alone = doubles.numpy(rng(5).uniform((8,), like=own)).tolist()
     numbers = source.uniform((8,), like=other).tolist()
@@ -122,15 +122,15 @@ def test_libraries_have_streams_of_their_own(doubles: Arrays) -> None:
         assert drawn != numbers
         assert alone == numbers
     else:
-        assert drawn == alone  # a draw for NumPy has not moved this stream
+        assert drawn == alone  # a draw with NumPy does not affect this stream
         assert not set(drawn) & set(numbers)
     fresh = rng(9)
     fresh.normal((3,), like=np.zeros(1, dtype=np.float32))
-    restored = Rng.restore(fresh.state())  # before the stream of this library is first used
+    restored = Rng.restore(fresh.state())  # before the first use of this library's stream
     assert everything(restored, own, doubles.numpy) == everything(fresh, own, doubles.numpy)
 
 
-def test_spawned_sources_are_independent_and_reproducible(arrays: Arrays) -> None:
+def test_spawned_generators_are_independent_and_reproducible(arrays: Arrays) -> None:
     like = arrays.asarray([0.0])
 
     def family(seed: int, turn: int = 1) -> list[list[float]]:
@@ -143,17 +143,17 @@ def test_spawned_sources_are_independent_and_reproducible(arrays: Arrays) -> Non
 
     draws = family(8)
     assert draws == family(8)
-    assert draws == family(8, turn=-1)  # whoever draws first, parent or child
+    assert draws == family(8, turn=-1)  # in any order of parent and child
     for i, a in enumerate(draws):
         for b in draws[:i]:
             assert a[:20] != b[:20]
             assert stats.pearsonr(a, b).pvalue > LEVEL
 
 
-def test_saved_state_goes_on_exactly(arrays: Arrays) -> None:
+def test_saved_state_continues_with_the_same_draws(arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(9).spawn(3)[2]
     everything(source, like, arrays.numpy)
-    source.integers(3, (1,), like=like)  # leaves half a word in a 64-bit generator
+    source.integers(3, (1,), like=like)  # leaves half a word in the 64-bit generator
     source.spawn(2)
     saved, state = pickle.loads(pickle.dumps(source.state())), source.state()
     frozen = pickle.dumps(state)
@@ -163,7 +163,7 @@ def test_saved_state_goes_on_exactly(arrays: Arrays) -> None:
     restored = Rng.restore(saved)
     assert everything(restored, like, arrays.numpy) == went_on
     assert everything(restored.spawn(1)[0], like, arrays.numpy) == child
-    assert everything(Rng.restore(saved), like, arrays.numpy) == went_on  # the state is not used up
+    assert everything(Rng.restore(saved), like, arrays.numpy) == went_on  # the state can be used again
     assert pickle.dumps(state) == frozen  # and is a copy
 
 

@@ -1,4 +1,4 @@
-"""Which backend is active, and how a kernel replaces its reference."""
+"""Selection of the active backend, and replacement of references by kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = ["numpy", "numba", "torch", "cupy", "strict"]
 
 @pytest.fixture(autouse=True)
 def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No backend chosen yet, and none left behind."""
+    """Start without a selected backend, and restore the selection."""
     monkeypatch.delenv("PHIBALL_BACKEND", raising=False)
     monkeypatch.setattr(selection, "_default", None)
 
@@ -51,10 +51,10 @@ def test_environment_variable_selects_and_numba_is_the_default(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_import_costs_little_more_than_that_of_numpy() -> None:
+def test_import_loads_little_beyond_numpy() -> None:
     """Neither array_api_compat.numpy, which loads numpy.f2py and numpy.testing, nor all of refimpl."""
     code = "import sys, phiball; phiball.worst_case; print(*sys.modules)"
-    environment = {"PHIBALL_BACKEND": "jax"}  # an invalid choice is not reported before it matters
+    environment = {"PHIBALL_BACKEND": "jax"}  # an invalid name is reported only when the backend is used
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     for module in ("numpy.f2py", "numpy.testing", "torch", "numba", "joblib", "phiball.refimpl.linear.fit"):
         assert f" {module} " not in run.stdout
@@ -81,7 +81,7 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ImportError, match=rf"{name!r} needs {library}.*pip install .*phiball\[{extra}\]"):
             set_backend(name)
-        assert active().name == "numba"  # a failed choice changes nothing
+        assert active().name == "numba"  # a failed selection changes nothing
 
 
 def test_set_backend_overrides_the_variable_and_blocks_override_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_set_backend_overrides_the_variable_and_blocks_override_both(monkeypatch
     assert active().name == "numba"
 
 
-def test_set_backend_is_for_all_threads_and_use_for_its_own() -> None:
+def test_set_backend_applies_to_all_threads_and_backend_to_its_own() -> None:
     def seen_elsewhere() -> str:
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(lambda: active().name).result()
@@ -113,7 +113,7 @@ def test_set_backend_is_for_all_threads_and_use_for_its_own() -> None:
     assert active().name == "numpy"
 
 
-def test_use_is_local_to_an_asyncio_task() -> None:
+def test_backend_is_local_to_an_asyncio_task() -> None:
     async def one(name: str) -> list[str]:
         with backend(name):
             seen = [active().name]
@@ -168,7 +168,7 @@ def test_kernel_replaces_its_reference_unless_it_declines(monkeypatch: pytest.Mo
 
 
 def test_function_with_the_name_of_a_reference_is_not_replaced() -> None:
-    """Kernels are registered by the function that they replace, so that a namesake keeps its own code."""
+    """Kernels are registered by the function that they replace, not by its name."""
 
     def solve(*arguments: object) -> str:
         return "mine"

@@ -1,4 +1,4 @@
-"""Batches on several threads: the same results, whatever happens to the threads or to the caller."""
+"""Batches on several threads give the same results, also after errors and interrupts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_child_forked_while_threads_are_busy_starts_its_own() -> None:
 
 
 @pytest.mark.parametrize("by_caller", [False, True])
-def test_an_error_in_a_thread_reaches_the_caller(by_caller: bool) -> None:
+def test_error_in_a_thread_reaches_the_caller(by_caller: bool) -> None:
     caller, both = current_thread(), Barrier(2, timeout=60)
 
     def work(start: int, stop: int) -> None:
@@ -109,10 +109,10 @@ def test_an_error_in_a_thread_reaches_the_caller(by_caller: bool) -> None:
         over_rows(work, 2, ENTRIES)
 
 
-def test_the_caller_works_alone_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_works_alone_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _solve_batch()
     module._queues.clear()
-    module._ready.clear()  # so that there is no thread to compile in either
+    module._ready.clear()  # so that compilation, too, has to do without a thread
 
     def fail(self: Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -122,7 +122,7 @@ def test_the_caller_works_alone_where_no_thread_can_be_started(monkeypatch: pyte
 
 
 def _raise_at(line: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that raises KeyboardInterrupt at the given line, counted as they are run."""
+    """A trace function that raises KeyboardInterrupt at the given number of executed lines."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -138,8 +138,8 @@ def _raise_at(line: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
-def test_each_row_is_visited_once_also_after_an_interrupt_at_any_line() -> None:
-    """No part is running after an interrupt, wherever it comes."""
+def test_each_row_is_visited_once_after_an_interrupt_at_any_line() -> None:
+    """No part is running after an interrupt at any point."""
     lock, running, seen = Lock(), 0, np.zeros(40, dtype=int)
 
     def work(start: int, stop: int) -> None:

@@ -1,4 +1,4 @@
-"""Rounding: sums of two numbers that are exact, and rounded upwards, against fractions."""
+"""Exact sums of two numbers and directed rounding, against fractions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_sums_of_two_numbers(dtype: str, data: st.DataObject) -> None:
     up = add_up(a, b)
     assert up.dtype == DTYPES[dtype]
     assert Fraction(float(up[0])) >= exact
-    assert Fraction(float(np.nextafter(up, -np.inf, dtype=up.dtype)[0])) < exact  # and no further than that
+    assert Fraction(float(np.nextafter(up, -np.inf, dtype=up.dtype)[0])) < exact  # and to the next number
 
 
 def test_rounding(arrays: Arrays) -> None:
-    """Sums that the dtype does not hold are rounded up; the tolerance of a sum grows with its length."""
+    """Inexact sums are rounded up; the tolerance of a sum increases with its length."""
     a, b = arrays.asarray([1.0, 1.0, -1.0, 2.0]), arrays.asarray(np.array([1, -1, 1, 0]) * arrays.eps / 8)
     up = arrays.numpy(add_up(a, b)).astype(np.float64)
     assert up.tolist() == [1 + arrays.eps, 1.0, -1 + arrays.eps / 2, 2.0]

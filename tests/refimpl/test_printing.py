@@ -1,4 +1,4 @@
-"""Results print in one line, whatever library their arrays are from."""
+"""Results with arrays of any library print in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_numbers_and_shapes_are_shown(doubles: Arrays) -> None:
     assert repr(solution) == f"WorstCase({shapes})"
 
 
-def test_tensors_with_a_gradient_or_without_numbers() -> None:
+def test_tensors_with_a_gradient_or_without_data() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     losses = torch.tensor([0.0, 1.0], requires_grad=True)
     assert repr(worst_case(losses, 0.5, QUADRATIC)).startswith("WorstCase(value=0.75, mu=0, ")

@@ -1,4 +1,4 @@
-"""The shape of a data point does not change any number."""
+"""Results do not depend on the shape of a data point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Ball, Gaussi
 
 Z = np.random.default_rng(0).uniform(-1, 2, size=(6, 4))
 S = np.random.default_rng(1).normal(size=(6, 4))  # tilts, gradients and steps
-SIZES = 0.5 + np.abs(Z)  # of the coordinates of each data point
+SIZES = 0.5 + np.abs(Z)  # feature_scale of each data point
 
 
 def loss(x: Any, i: Any) -> Any:

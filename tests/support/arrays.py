@@ -1,4 +1,4 @@
-"""One table of backends and dtypes: the fixtures that run a test on each of them."""
+"""Fixtures that run a test on each backend and dtype."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from phiball.backends import BACKENDS, Array, backend, device, library, to_numpy
 
 PLACES = (*BACKENDS, "torch:cuda")
 DEVICES = ("cupy", "torch:cuda")
-"""The places that need a GPU."""
+"""The backends that need a GPU."""
 BOTH = ("float64", "float32")
 DTYPES: dict[str, dict[str, tuple[str, ...]]] = {
-    # Kernels are compiled for each precision; elsewhere one library shows the reference code in single.
+    # Kernels are compiled for each precision; one other library tests the reference in single precision.
     "arrays": {"numba": BOTH, "torch": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
     "doubles": {},
 }
-"""The dtypes in which the fixtures of these names run a test, by place; double precision if not named."""
+"""The dtypes of the fixtures with these names, by backend; double precision by default."""
 FAST_PLACES = ("numba",)
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Makes and reads the arrays of one backend in one precision."""
+    """Creates and reads arrays of one backend in one precision."""
 
     backend: str
     xp: Any
@@ -39,16 +39,16 @@ class Arrays:
 
     @property
     def at(self) -> dict[str, Any]:
-        """The keyword that makes an array where the tests of this backend have theirs."""
+        """Keyword arguments for the device on which the tests of this backend create arrays."""
         return {} if self.device is None else {"device": self.device}
 
     def asarray(self, values: Any, dtype: Any = None) -> Array:
-        """`values` as an array of this backend, in its precision unless `dtype` is given."""
-        # A copy: torch warns of memory that it may not write to.
+        """`values` as an array of this backend, in its precision by default."""
+        # Copy: torch warns about read-only memory.
         return self.xp.asarray(np.array(values), dtype=self.dtype if dtype is None else dtype, **self.at)
 
     def numpy(self, x: Array) -> Any:
-        """`x` as a NumPy array of the same precision, after a check that it is of this backend."""
+        """`x` as a NumPy array of the same precision; checks that it belongs to this backend."""
         here = self.asarray([0.0])
         assert library(x) == library(here), f"{type(x)} is not of {self.backend}"
         assert device(x) == device(here), f"an array on {device(x)}; expected {device(here)}"
@@ -60,14 +60,14 @@ NUMPY = Arrays("numpy", np, np.float64, float(np.finfo(float).eps))
 
 @cache
 def missing(place: str) -> str | None:
-    """Why the tests cannot run at `place`; None if they can."""
+    """The reason why tests cannot run at `place`; None if they can."""
     name, _, where = place.partition(":")
     library = {"strict": "array_api_strict"}.get(name, name)
     if find_spec(library) is None:
         return "not installed"
     if name == "cupy":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
+            warnings.simplefilter("ignore")  # CuPy warns on import if it finds no CUDA
             import cupy
         try:
             cupy.cuda.runtime.getDeviceCount()
@@ -87,26 +87,26 @@ def _activated(case: str) -> Iterator[Arrays]:
     with backend(name) as chosen:
         xp = chosen.namespace
         kind = getattr(xp, dtype)
-        # Not where array-api-strict makes arrays unless it is told: one that is made there by mistake raises.
+        # Not the default device of array-api-strict, so that an array created there by mistake raises.
         there = xp.Device("device1") if name == "strict" else where or None
         yield Arrays(name, xp, kind, float(xp.finfo(kind).eps), there)
 
 
 @pytest.fixture
 def arrays(request: pytest.FixtureRequest) -> Iterator[Arrays]:
-    """An active backend, with its arrays in one precision."""
+    """An active backend, with arrays in one precision."""
     yield from _activated(request.param)
 
 
 @pytest.fixture
 def doubles(request: pytest.FixtureRequest) -> Iterator[Arrays]:
-    """An active backend, with its arrays in double precision."""
+    """An active backend, with arrays in double precision."""
     yield from _activated(request.param)
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Torch on one thread: small tensors on more than the free cores wait longer than they work."""
+    """Run torch on one thread, which is faster for small tensors on a busy machine."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""One table of divergences, from which every test selects."""
+"""The divergences that tests select from."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from phiball.verification.instances.divergence_catalog import QUARTIC
 
 
 def anonymous(d: Divergence) -> Divergence:
-    """A named divergence as a user would give it, so that no method of its own is known."""
+    """A built-in divergence without its family, solved as a user's divergence."""
     return Divergence(f"my {d.name}", d.phi, d.conj, d.dconj, d.d2conj)
 
 
 def _elastic() -> Divergence:
-    """abs(x - 1) + (x - 1)^2/2: kinked at 1, smooth elsewhere."""
+    """abs(x - 1) + (x - 1)^2/2, with a kink at 1."""
 
     def phi(x: Array) -> Array:
         xp = array_namespace(x)
@@ -61,7 +61,7 @@ def _half() -> Divergence:
 
 
 def _rounded_absolute() -> Divergence:
-    """abs(x - 1) - 1/4, rounded to (x - 1)^2 between 1/2 and 3/2: straight on both sides, bent between."""
+    """abs(x - 1) - 1/4, rounded to (x - 1)^2 between 1/2 and 3/2: linear on both sides, curved between."""
 
     def phi(x: Array) -> Array:
         xp = array_namespace(x)
@@ -92,21 +92,21 @@ QUARTIC_BY_FUNCTIONS, ELASTIC, HALF = anonymous(QUARTIC), _elastic(), _half()
 
 @dataclass(frozen=True)
 class Row:
-    """A divergence, and by which of its properties tests select it."""
+    """A divergence and the properties by which tests select it."""
 
     divergence: Divergence
     smooth: bool = True
     """phi'' is finite and positive at 1."""
     usual: bool = False
-    """Tried wherever an inner problem is solved."""
+    """Used in every test that solves an inner problem."""
     core: bool = False
-    """One for each method of solution: for tests that take long."""
+    """One for each solver, for slow tests."""
     compiled: bool = False
-    """Solved by the kernels of the Numba backend."""
+    """Has a kernel in the numba backend."""
     limit: bool = False
-    """So close to a limit of its family that plain formulas cancel."""
+    """So close to a limit of its family that direct formulas cancel."""
     extreme: bool = False
-    """An exact solution would take thousands of digits."""
+    """An exact solution would need thousands of digits."""
 
 
 COMPILED = ("entropic", "quadratic", "absolute", "hinge")
@@ -115,7 +115,7 @@ TABLE = [
         Row(d, 0 < d.curvature1 < inf, usual=True, core=d.family in COMPILED, compiled=d.family in COMPILED)
         for d in DIVERGENCES.values()
     ),
-    Row(indicator(0.25), smooth=False, usual=True, compiled=True),  # the quantile often falls on an atom
+    Row(indicator(0.25), smooth=False, usual=True, compiled=True),  # the quantile is often an atom
     Row(indicator(0.3), smooth=False, core=True, compiled=True),
     Row(indicator(1.0), smooth=False, usual=True, compiled=True),
     Row(indicator(0.013), smooth=False),
@@ -130,18 +130,18 @@ TABLE = [
 
 
 def select(**wanted: bool) -> list[Divergence]:
-    """The divergences of the table that have the properties `wanted`: `select(usual=True, smooth=False)`."""
+    """The divergences with the properties `wanted`, for example `select(usual=True, smooth=False)`."""
     return [row.divergence for row in TABLE if all(getattr(row, name) == on for name, on in wanted.items())]
 
 
 def name_of(value: Any) -> str | None:
-    """The id of a divergence in a parametrised test; None, which leaves it to pytest, of anything else."""
+    """The id of a divergence in a parametrised test; None (pytest's default) for other values."""
     if not isinstance(value, Divergence):
         return None
-    # The name rounds the parameter, which here may be close to a limit.
+    # `name` rounds the parameter, which may be close to a limit.
     return value.name if value.parameter is None else f"{value.family}({value.parameter:.10g})"
 
 
 def on_each(argument: str = "d", *more: Divergence, **wanted: bool) -> pytest.MarkDecorator:
-    """A decorator: the test runs on each selected divergence, and on `more`."""
+    """Parametrise a test over the selected divergences and `more`."""
     return pytest.mark.parametrize(argument, [*select(**wanted), *more], ids=name_of)

@@ -1,6 +1,6 @@
 """Exact answers for batches of inner problems in extended precision; shares no code with refimpl.
 
-Rows are judged together: `f` and `p` have the shape (n, m), `eta` has (n,).
+Rows are checked together: `f` and `p` have shape (n, m), `eta` has shape (n,).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def rounding(self) -> Any:
-        """The error that the documentation of `WorstCase` allows beyond the gap."""
+        """The documented error of the value beyond the gap."""
         m = self.f.shape[-1]
         smallest = LONG(np.finfo(np.float32 if self.eps > 1e-10 else np.float64).smallest_subnormal)
         own = 1e4 * m * np.finfo(LONG).eps ** 2 * self.eta  # the error of this module, where all losses are 0
@@ -104,13 +104,13 @@ def _power(g: Any, e: Any, p: Any, k: Any) -> Any:
 
 
 def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
-    """The names of the checks that fail in some row, for arrays `value`, `mu`, `weights` and `gap`."""
+    """The names of the failing checks, for arrays `value`, `mu`, `weights` and `gap`."""
     got, mu, weights, gap = (np.asarray(out[name]).astype(LONG) for name in ("value", "mu", "weights", "gap"))
     slack, steep = problem.rounding, problem.family == "cressie_read" and problem.k <= 0
     with np.errstate(all="ignore"):
         exact = value(problem)
         known, certain = np.isfinite(exact), np.abs(gap) + slack
-        # Rounding the weights costs eta times a first-order term at a kink, and a second-order one elsewhere.
+        # The rounding of weights enters the value to first order at a kink, and to second order elsewhere.
         kinked = problem.family in ("absolute", "hinge")
         charge = problem.eta * (4 * problem.eps * kinked + 8 * problem.eps**2 * (1 + abs(problem.k)))
         failed = {
@@ -118,7 +118,7 @@ def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
             "weights": invalid_weights(problem, weights),
             "value": known & ~(np.abs(got - exact) <= certain),
             "gap": known & ~(np.abs(gap) <= 8 * slack + charge),
-            # phi(0) is infinite for a steep divergence, and a weight may underflow.
+            # Where phi(0) is infinite, a weight may underflow.
             "primal": known & ~(primal_at(problem, weights) >= exact - certain - charge) & (not steep),
             "dual": known & ~(dual_at(problem, mu) <= exact + certain + 4 * problem.eps * np.abs(mu)),
         }
@@ -126,7 +126,7 @@ def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
 
 
 def budget_failures(problem: Problem, budget: Any, out: dict[str, Any]) -> list[str]:
-    """The same for a divergence budget; `problem.eta` is the returned price, or 1 where that is 0."""
+    """The names of the failing checks with a budget; `problem.eta` is the returned price, or 1 if it is 0."""
     got = {name: np.asarray(x).astype(LONG) for name, x in out.items()}
     price, weights, r = got["eta"], got["weights"], np.asarray(budget).astype(LONG)
     with np.errstate(all="ignore"):

@@ -8,27 +8,27 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-_GAP = ".{0,4000}?"  # characters between two pieces of one quotation
+_GAP = ".{0,4000}?"  # text between two pieces of a quotation
 
 
 @cache
 def source() -> str | None:
-    """The LaTeX source that the environment variable PHIBALL_PAPER names, without comments."""
+    """Return the LaTeX source that PHIBALL_PAPER names, without comments."""
     path = os.environ.get("PHIBALL_PAPER", "")
     return re.sub(r"(?<!\\)%.*", "", Path(path).read_text(encoding="utf-8")) if path else None
 
 
 def digest() -> str:
-    """The SHA-256 of that source, as it lies on the disk."""
+    """Return the SHA-256 of the source file."""
     return sha256(Path(os.environ["PHIBALL_PAPER"]).read_bytes()).hexdigest()
 
 
 def bare(tex: str) -> str:
-    """LaTeX without what is not seen: spaces, labels, the signs that open and close mathematics."""
+    """Remove spaces, labels and math delimiters from LaTeX."""
     return re.sub(r"\\label\{[^{}]*\}|\\\[|\\\]|[$&~\s]", "", tex)
 
 
 def is_quoted(quote: str, tex: str) -> bool:
-    """Whether every piece of the quotation stands in the text, in their order and close to one another."""
+    """Return whether the text has every piece of the quotation, in order and close together."""
     pieces = [bare(piece) for piece in quote.split("[...]")]
     return all(pieces) and re.search(_GAP.join(map(re.escape, pieces)), bare(tex)) is not None

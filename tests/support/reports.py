@@ -1,4 +1,4 @@
-"""Made-up results for the tests of the report: every verdict, everything that a claim can carry."""
+"""Synthetic results for tests of the report: every verdict, and every field of a claim."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FALSE = Assessment(Kind.FALSE, Consequence.RESULT, "It fails for f = (0, 1).", f
 
 
 def made_up() -> list[Claim]:
-    """Claims of every kind; the last two do not reach their recorded verdicts."""
+    """Return claims of every kind; the last two do not reach their recorded verdicts."""
 
     @claim(
         "Proposition 9 (I)",
@@ -121,5 +121,5 @@ def made_up() -> list[Claim]:
 
 
 def results() -> list[Result]:
-    """The results of running them."""
+    """Return the results of running them."""
     return [claim.run() for claim in made_up()]

@@ -1,4 +1,4 @@
-"""The claims reach their recorded verdicts and reject their mutants, and each says what a reader needs."""
+"""The claims reach their recorded verdicts, reject their mutants, and have complete metadata."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.support.paths import ROOT
 
 CLAIMS = {entry.id: entry for entry in all_claims() if entry.verdict is not Verdict.UNCHECKED}
 UNCHECKED = {entry.id: entry for entry in all_claims() if entry.verdict is Verdict.UNCHECKED}
-# The statements of the paper, each at least one claim. Suffixes such as -rate are further parts.
+# The statements of the paper; each has at least one claim. Suffixes such as -rate are further parts.
 LAST = {"A": 10, "E": 7, "B": 7, "C": 10, "D": 13, "F": 9, "G": 8, "H": 10, "I": 8, "S": 1, "J": 6, "P": 5}
 STATEMENTS = [f"{group}{k + 1}" for group, last in (LAST | {"L": 2, "Q": 3}).items() for k in range(last)]
-IN_WORDS = {"S1-columns", "J4-numbers"}  # an order and numbers of figures, which no formula states
+IN_WORDS = {"S1-columns", "J4-numbers"}  # statements without a formula
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_claim_reaches_its_verdict_and_rejects_its_mutants(name: str) -> None:
         assert result.error == ""
         assert result.as_recorded, result.found
         assert result.examples > 0
-        assert [fault for fault in CLAIMS[name].mutants if not CLAIMS[name].rejects(fault)] == []
+        assert [mutant for mutant in CLAIMS[name].mutants if not CLAIMS[name].rejects(mutant)] == []
 
 
 @pytest.mark.slow
@@ -52,23 +52,23 @@ def test_claim_reaches_its_verdict_on_other_arrays(name: str, backend_name: str)
 # --- Metadata -------------------------------------------------------------------------------------
 
 
-def test_every_claim_has_what_its_verdict_needs() -> None:
+def test_every_claim_has_the_metadata_of_its_verdict() -> None:
     ids = {entry.id: entry for entry in all_claims()}
     for entry in ids.values():
-        fault, needs_more = entry.assessment, entry.verdict is not Verdict.HOLDS
-        assert (fault is not None) == needs_more, entry.id
-        if fault is not None:
+        assessment, differs = entry.assessment, entry.verdict is not Verdict.HOLDS
+        assert (assessment is not None) == differs, entry.id
+        if assessment is not None:
             assert entry.quote, entry.id
-            assert len(fault.why) > 30, entry.id
-            assert fault.why.endswith("."), entry.id
-            assert all(ids[source].assessment is not None for source in fault.follows), entry.id
+            assert len(assessment.why) > 30, entry.id
+            assert assessment.why.endswith("."), entry.id
+            assert all(ids[source].assessment is not None for source in assessment.follows), entry.id
         if entry.id in CLAIMS:
             assert all((entry.mutants, entry.title, entry.assumptions)), entry.id
             assert entry.formula or entry.id in IN_WORDS, entry.id
-            assert bool(entry.correction) == bool(entry.counterexamples) == needs_more, entry.id
+            assert bool(entry.correction) == bool(entry.counterexamples) == differs, entry.id
 
 
-def test_unchecked_claims_say_why() -> None:
+def test_unchecked_claims_give_a_reason() -> None:
     assert len(UNCHECKED) <= 6
     for entry in UNCHECKED.values():
         assert len(entry.reason) > 40, entry.id
@@ -77,7 +77,7 @@ def test_unchecked_claims_say_why() -> None:
     assert "of 100 draws from the printed distribution, 4 have" in UNCHECKED["Q2-area"].run().note
 
 
-def test_statements_sections_groups_and_names() -> None:
+def test_statements_sections_groups_and_names_are_complete() -> None:
     ids, names = ([getattr(entry, field) for entry in all_claims()] for field in ("id", "name"))
     for statement in [*STATEMENTS, "E4c", "D6b"]:
         assert any(f"{i}-".startswith(f"{statement}-") for i in ids), statement
@@ -90,14 +90,14 @@ def test_statements_sections_groups_and_names() -> None:
 
 def test_false_alarms_are_rare_and_statistical_claims_use_the_seed() -> None:
     levels = {entry.id: entry.error_level for entry in CLAIMS.values() if entry.error_level}
-    assert sum(levels.values()) < 1e-4  # the chance of a false alarm in a run of the whole suite, at most
+    assert sum(levels.values()) < 1e-4  # bounds the chance of a false alarm in a full run
     assert all(TEST_LEVEL <= level < 1e-5 for level in levels.values())
     assert all(CLAIMS[name].seeded for name in levels)
     assert CLAIMS["T8"].run(seed=1).violation != CLAIMS["T8"].run(seed=2).violation
 
 
 def test_counterexamples_satisfy_the_assumptions_of_the_paper() -> None:
-    # A3 is about Example 3 itself; the others quote numbers of the text, for which nothing is assumed.
+    # A3 is about Example 3 itself; the others quote numbers, without assumptions.
     free = {"A3", "J4", "J4-numbers", "Q1"}
     for entry in all_claims():
         for counterexample in entry.counterexamples:
@@ -138,7 +138,7 @@ def test_find_by_id_words_and_section() -> None:
             find_claims(section=section)
 
 
-def test_runs_repeat_with_the_seed_and_report_each_result() -> None:
+def test_runs_are_reproducible_and_report_each_result() -> None:
     seen: list[str] = []
     with backend("strict"):
         run_claims(find_claims(["C7", "E2"]), on_result=lambda result: seen.append(result.id))

@@ -1,4 +1,4 @@
-"""The oracles stand alone, and agree with values by hand."""
+"""The oracles import nothing of the library, and agree with values computed by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORACLES = {file.stem: file for file in Path(oracles.__path__[0]).glob("[!_]*.py"
 
 
 @pytest.mark.parametrize("name", sorted(ORACLES))
-def test_oracles_share_no_code_with_what_they_judge(name: str) -> None:
+def test_oracles_import_nothing_of_the_library(name: str) -> None:
     imported = set()
     for node in ast.walk(ast.parse(ORACLES[name].read_text())):
         if isinstance(node, ast.Import):
@@ -42,13 +42,13 @@ def test_oracles_share_no_code_with_what_they_judge(name: str) -> None:
         ("indicator", 0.75, 1.0, 2 / 3),
     ],
 )
-def test_oracles_on_two_points(family: str, parameter: float | None, eta: float, value: float) -> None:
+def test_oracles_solve_two_points(family: str, parameter: float | None, eta: float, value: float) -> None:
     f = (0.0, 1.0)
     answer = solve_exactly(f, eta, family, parameter)
     least = definitions.dual_minimum(f, eta, family, parameter)
     reached = definitions.primal_objective(f, answer.weights, eta, family, parameter)
     cone = definitions.conic(f, eta, family, parameter, (0.5, 0.5))
-    # The table of values is given to twelve digits.
+    # The expected values have twelve digits.
     for result in (float(answer.value), float(least), float(reached)):
         assert result == pytest.approx(value, abs=1e-12)
     assert cone == pytest.approx(value, abs=1e-6)  # the conic solver's own accuracy

@@ -1,4 +1,4 @@
-"""Claims on several processes: the same results in the same order, and Ctrl-C ends everything."""
+"""Claims on several processes: the same results in the same order, and Ctrl-C ends all processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def timeless(results):
 def show(result):
     print(result.id)
 
-with backend("strict"):  # which the new processes must learn
+with backend("strict"):  # also used by the worker processes
     claims = find_claims("pricing")
     results = run_claims(claims, n_jobs=2, seed=3, on_result=show)
     assert timeless(results) == timeless(run_claims(claims, seed=3))
@@ -36,7 +36,7 @@ assert [result.id for result in results] == [claim.id for claim in claims]
 
 @pytest.mark.slow
 def test_results_and_their_order_do_not_depend_on_the_number_of_processes() -> None:
-    """In a process of its own: the search also draws constants from the modules that are loaded."""
+    """Run in a new process, since Hypothesis draws constants from the imported modules."""
     ended = subprocess.run([sys.executable, "-c", COMPARE], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == [claim.id for claim in find_claims("pricing")]
@@ -69,7 +69,7 @@ def test_ctrl_c_ends_all_processes_of_verify(tmp_path: Path) -> None:
         start_new_session=True,
     )
     assert process.stdout is not None
-    for _ in range(4):  # the head of the table, a gap, the section, and the first claim
+    for _ in range(4):  # the table's head, an empty line, the section, and the first claim
         process.stdout.readline()
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
@@ -85,4 +85,4 @@ def test_ctrl_c_ends_all_processes_of_verify(tmp_path: Path) -> None:
             return True
         return False
 
-    wait_until(is_gone, "a process is left over")
+    wait_until(is_gone, "a process is still running")

@@ -186,10 +186,13 @@ def test_terminal_shows_only_problems_and_a_summary_unless_verbose() -> None:
     ):
         assert line in lines
     assert sum(line.startswith("    DIFFERS: the recorded verdict is holds") for line in lines) == 2
-    assert re.search(r"Theorem 1 Strong Duality +not decided in this run", text)
+    assert re.search(r"Theorem 1 \(Strong Duality\) +not decided in this run", text)
     text = summary(RESULTS, 1.0)
     assert text.startswith("Of 4 statements of the paper, 1 holds as printed, 1 holds with a correction, ")
-    assert ", 1 is refuted (G1) and 1 is not checkable. By kind (5 claims on 4 statements): 1 holds, " in text
+    assert (
+        ", 1 is refuted (G1: Lemma 9) and 1 is not checkable. By kind (5 claims on 4 statements): 1 holds, "
+        in text
+    )
     assert "; 1 follows from these. Beyond the paper: 2 claims: 1 refuted, 1 not reached. " in text
     assert "Verdicts NOT as recorded: G2-sharp differs, G3-sharp breaks" in text
 

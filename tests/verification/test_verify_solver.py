@@ -27,7 +27,7 @@ def _numpy() -> Iterator[None]:
 
 
 def quick(solve: Callable[..., Any], **options: Any) -> SolverReport:
-    """A short search, on the quadratic divergence and one row under the uniform distribution by default."""
+    """Run a short search, by default on the quadratic divergence, one row and equally likely losses."""
     plain: dict[str, Any] = {
         "divergences": [QUADRATIC],
         "nonuniform": False,
@@ -38,7 +38,7 @@ def quick(solve: Callable[..., Any], **options: Any) -> SolverReport:
 
 
 def failure_of(report: SolverReport, name: str) -> tuple[str, str]:
-    """The example on which a claim failed, and what is wrong there."""
+    """The example on which a claim failed, and the failure in words."""
     check = next(check for check in report.failures if check.id == name)
     assert f"{check.outcome}  {name} {check.name}  {check.title}" in str(report)
     return check.example, check.wrong
@@ -72,7 +72,7 @@ def test_arrays_are_of_the_active_backend_and_progress_names_the_claims(
     assert {text.split()[0] for _, text in reported if text} <= {check.id for check in report.checks}
 
 
-def test_tolerance_admits_bisection_and_zero_does_not() -> None:
+def test_bisection_passes_with_a_tolerance_and_fails_without() -> None:
     solve = partial(bisection, tol=1e-7)
     report = verify_solver(solve, divergences=[QUADRATIC, cressie_read(1.5)], tol=1e-7, effort=0.1)
     assert report.ok, str(report)
@@ -124,7 +124,7 @@ def overflowing(losses: Any, eta: float, d: Divergence) -> Any:
         (modifies, {"effort": 0.1}, "E9", "", "it modifies its argument losses"),
     ],
 )
-def test_published_failures_are_found(
+def test_common_solver_bugs_are_found(
     solve: Any, options: dict[str, Any], claim: str, where: str, wrong: str
 ) -> None:
     example, said = failure_of(quick(solve, **options), claim)

@@ -51,7 +51,7 @@ def theorem_table(found: Sequence[Entry[Line]], paper: Paper) -> list[str]:
     lines = ["", "| | holds as printed? | remarks |", "|---|---|---|"] if listed else []
     for theorem in listed:
         notes = plain("; ".join(theorem.notes))
-        lines.append(f"| {theorem.item.name} {plain(theorem.item.title)} | {theorem.answer} | {notes} |")
+        lines.append(f"| {plain(theorem.full_name)} | {theorem.answer} | {notes} |")
     return lines
 
 

@@ -132,8 +132,7 @@ def print_summary(results: list[Result], console: Console, paper: Paper = THIS) 
         console.print()
         _wrapped(console, Text(f"{'':<62}holds as printed?", style="bold"), 0)
     for theorem in listed:
-        name = f"{theorem.item.name} {theorem.item.title}"[:60]
-        _wrapped(console, Text(f"{name:<62}{theorem.answer}"), 0)
+        _wrapped(console, Text(f"{theorem.full_name[:60]:<62}{theorem.answer}"), 0)
     console.print()
     of_paper = [result for result in results if result.section != BEYOND]
     for text in filter(None, (*counts(of_paper), all_mutants(results), false_alarm(results))):

@@ -64,6 +64,11 @@ class Theorem(Generic[Line]):
     proof: tuple[str, ...]
 
     @property
+    def full_name(self) -> str:
+        """Its name with its title, such as "Theorem 1 (Strong Duality)"."""
+        return f"{self.item.name} ({self.item.title})" if self.item.title else self.item.name
+
+    @property
     def answer(self) -> str:
         """All answers in one phrase, such as "with one more assumption: (I); yes: (II)"."""
         return "; ".join(f"{answer}: {parts}" if parts else answer for answer, parts in self.parts.items())

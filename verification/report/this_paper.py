@@ -27,7 +27,7 @@ _CAPTIONS = {
     "Lemma EC.3": "the inner problem and its dual",
     "Lemma EC.4": "the mass of a random half",
     "Lemma EC.5": "levels of the entropic risk",
-    "Proposition EC.2": "linearisation of the loss",
+    "Proposition EC.2": "linearization of the loss",
 }
 THIS = Paper(
     "Jie Wang, Rui Gao, Yao Xie: Regularization for Adversarial Robust Learning, arXiv:2408.09672",

@@ -103,14 +103,15 @@ def totals(results: Sequence[Line]) -> str:
     if not found:
         return ""
     verdicts = [(entry.head.verdict, entry) for entry in found]
-    refuted = [entry.head.id for verdict, entry in verdicts if verdict is Verdict.REFUTED]
+    heads = [entry.head for verdict, entry in verdicts if verdict is Verdict.REFUTED]
+    refuted = [f"{head.id}: {head.label}" for head in heads]
     numbers = {
         "as printed": sum(entry.status == Verdict.HOLDS for entry in found),
         "with a correction": sum(
             verdict in (Verdict.HOLDS, Verdict.CORRECTED) and entry.status != Verdict.HOLDS
             for verdict, entry in verdicts
         ),
-        f"refuted ({', '.join(refuted)})": len(refuted),
+        f"refuted ({'; '.join(refuted)})": len(refuted),
         "not checkable": sum(verdict is Verdict.UNCHECKED for verdict, _ in verdicts),
         "undecided": sum(verdict is Verdict.UNDECIDED for verdict, _ in verdicts),
     }

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from phiball.backends import active
-from phiball.backends.progress import Part, Progress
+from phiball.backends.progress import Progress, ProgressPart
 from phiball.refimpl import Divergence
 from phiball.refimpl.inner.divergences import as_divergence
 from phiball.verification.framework.claim import Claim
@@ -25,7 +25,7 @@ def inner_claims() -> list[Claim]:
     return [claim for claim in all_claims() if claim.any_solver]
 
 
-def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Part) -> SolverCheck:
+def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: ProgressPart) -> SolverCheck:
     statement, seen = statement_on(claim, trial), count()
 
     def shown(**example: Any) -> Iterator[Evidence]:

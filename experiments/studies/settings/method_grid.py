@@ -1,6 +1,6 @@
-"""The grid of training methods, all set by the norm and the radius of the attack.
+"""The grid of training methods, configured by the norm and the radius of the attack.
 
-Following the gradient, for two evaluations per image:
+Gradient methods, with two evaluations per image:
 
 - `RobustLoss`: the library's default settings.
 - `FGM`: one step of the radius.
@@ -8,7 +8,7 @@ Following the gradient, for two evaluations per image:
   Kolter).
 - `N-FGSM`: from noise of twice the radius a step of one radius, not projected (de Jorge et al.).
 - `ATTA-1`: the perturbation of the previous epoch, moved by one step of the radius and projected (Zheng et
-  al.); in the first epoch, a uniform point of the ball. Perturbations are never reset.
+  al.). The first perturbation is a uniform point of the ball. Perturbations are never reset.
 - `tilted`: one tilted point in the ball of the attack, kappa 10; in linf that is `RobustLoss`.
 - `random-start tilted`: the same with the gradient at a uniform point of the ball.
 - `wide tilted`: one tilted point in a ball of twice the radius, less tilted; in l2 that is `RobustLoss`.
@@ -16,10 +16,10 @@ Following the gradient, for two evaluations per image:
 - `eta 0.02` and `eta 1.28/d`: one tilted point in a ball of twice the radius, with a fixed eta. Both are 0.02
   for the 64 pixels of digits.
 
-By uniform points of a wider ball, without a gradient in x: `noise x4`, four unweighted points; `SG`,
-`quadratic` and `CVaR`, four points with the entropic, the quadratic and the indicator divergence; `RT-MLMC`.
+Methods without a gradient in x, at uniform points of a wider ball: `noise x4` (four unweighted points), `SG`,
+`quadratic` and `CVaR` (four points with the entropic, quadratic and indicator divergence), `RT-MLMC`.
 
-`ERM` is plain training, and `IFGM` takes several projected steps, at several times the cost.
+`ERM` is plain training. `IFGM` takes several projected steps, at several times the cost.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.distributions.norms import as_norm
 
-REFERENCE = "random-start FGM"  # that all are compared with
+REFERENCE = "random-start FGM"  # the method that all are compared with
 DEFAULT = "RobustLoss"
 FAMILIES = (
     "ERM", DEFAULT, REFERENCE, "FGM", "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted",
@@ -63,13 +63,20 @@ FAMILIES = (
 )  # fmt: skip
 KAPPA_WIDE = {2.0: 1.0, inf: 2.0}
 KAPPA_OWN = 10.0
-TILTS = ((1, 3.0), (2, 0.3), (2, 1.0), (2, 3.0), (4, 0.3), (4, 1.0))  # radii of the attack, and kappa
-RATIOS = (0.2, 2.0)  # eta/radius; 2 is the paper's
+TILTS = (
+    (1, 3.0),
+    (2, 0.3),
+    (2, 1.0),
+    (2, 3.0),
+    (4, 0.3),
+    (4, 1.0),
+)  # (radius in units of the attack's, kappa)
+RATIOS = (0.2, 2.0)  # eta/radius; the paper has 2
 COPIES, LEVELS = SG(2), RTMLMC(7, "stratified")
 PAPER_RADIUS, PAPER_ETA = 0.45, 0.9
 INNER_STEPS = 5  # of IFGM in training
 
-# The attacks: usual sizes for images in [0, 1].
+# The radii of the attacks, usual for images in [0, 1].
 RADII = {
     "digits": {"l2": 0.5, "linf": 0.1},
     "mnist": {"l2": 1.5, "linf": 0.15},
@@ -84,8 +91,8 @@ def method_grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[s
     radius = RADII[data][norm]
     ball = Ball(as_norm(norm), radius)
     wide = Ball(ball.norm, 2 * radius)
-    # In any direction a uniform point of an l2 ball in d dimensions has the standard deviation
-    # radius/sqrt(d + 2), and one of a linf ball radius/sqrt(3): the radius of uniform points is larger.
+    # In any direction the standard deviation of a uniform point is radius/sqrt(d + 2) in an l2 ball and
+    # radius/sqrt(3) in a linf ball, so uniform points need a larger radius.
     d = PIXELS.get(data, 784)
     spread = radius * (sqrt(d + 2) if norm == "l2" else 8)
     half, whole = Ball(ball.norm, spread / 2), Ball(ball.norm, spread)
@@ -142,7 +149,7 @@ def _uniform(
 
 
 def _move_on(ball: Ball, loss: Loss, x: Array, rng: Rng, kept: Array) -> tuple[Array, Array]:
-    """Return the mean loss at the kept perturbations, each moved by one step, and the new perturbations."""
+    """Move the kept perturbations by one step; return the mean loss there, and the new perturbations."""
     stepped = fgm(loss, x + kept, ball)
     points = ball.project(stepped, x, event_ndim=x.ndim - 1)
     return mean_loss(loss, points), points - x

@@ -1,4 +1,4 @@
-"""The tables and figures of the study of settings."""
+"""Tables and figures of the study of settings."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ STRONG = tuple(f"APGD {norm}" for norm in ATTACK_NORMS)
 
 
 def held_out_error(row: Row) -> float:
-    """The mean error under PGM in both norms, by which settings and rates are chosen."""
+    """Return the mean error under PGM in both norms, which selects settings and rates."""
     return fmean(row[f"PGM {norm}"] for norm in ATTACK_NORMS)
 
 
 def by_norm(table: Table) -> dict[str, Table]:
-    """The rows of each norm of the ball in training, as a table of their own."""
+    """Split a table by the norm of the ball in training."""
     return {
         norm: Table(table.config, tuple(row for row in table.rows if row["norm"] == norm))
         for norm in table.config.norms
@@ -43,19 +43,19 @@ def by_norm(table: Table) -> dict[str, Table]:
 
 
 def methods_of(table: Table) -> list[str]:
-    """The methods that have results on test images."""
+    """Return the methods that have results on test images."""
     present = {row["method"] for row in table.rows if row["stage"] == "report"}
     return [name for name in FAMILIES if name in present]
 
 
 def attack_name(data: str, column: str) -> str:
-    """A column with the radius of its attack, such as "APGD l2 1.5"."""
+    """Return the name of a column with the radius of its attack, such as "APGD l2 1.5"."""
     kind, _, norm = column.partition(" ")
     return f"{kind} {norm} {RADII[data][norm]:g}" if norm else column
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """Errors on each data set, differences within trials, and RobustLoss beside the best."""
+    """Return the tables of errors, of differences within trials, and of RobustLoss and the best method."""
     found = []
     for norm, part in by_norm(table).items():
         found += [_errors(part, norm, data) for data in data_of(part)]
@@ -100,9 +100,9 @@ def _differences(table: Table, norm: str) -> ReportTable:
         f"Differences from {REFERENCE} after training in {norm}, in points",
         ("method", *(f"{data} {attack_name(data, column)}" for data, column in places)),
         lines,
-        f"Errors minus those of {REFERENCE} within trials: mean and standard error. A star: outside of "
-        f"Student's interval of {100 * LEVEL:g} % and more than one image. The interval does not cover the "
-        "choice of test images, which all trials share.",
+        f"Errors minus the errors of {REFERENCE} within trials: mean and standard error. A star marks a "
+        f"difference outside Student's {100 * LEVEL:g} % interval and of more than one image. The interval "
+        "does not cover the choice of test images, which all trials share.",
     )
 
 
@@ -111,7 +111,7 @@ def _marked(found: Difference | None) -> str:
 
 
 def _defaults(table: Table) -> ReportTable:
-    """RobustLoss beside the method of equal cost with the lowest error on held-out images."""
+    """Compare RobustLoss with the method of equal cost that has the lowest error on held-out images."""
     lines = []
     for norm, part in by_norm(table).items():
         for data in data_of(part):
@@ -134,23 +134,23 @@ def _defaults(table: Table) -> ReportTable:
         f"{DEFAULT} beside the best of the grid",
         ("data", "attack", DEFAULT, "best of the grid", "its error", "difference"),
         lines,
-        "Means of the clean and the attacked error on test images, in percent. The grid has the methods of "
-        "at most two evaluations; the best is chosen on held-out images.",
+        "Means of the clean and the attacked error on test images, in percent. The grid consists of methods "
+        "with at most two evaluations; the best is chosen on held-out images.",
         left=2,
     )
 
 
 def draw(table: Table) -> dict[str, Figure]:
-    """For each norm in training, the errors under APGD: `methods-NORM`."""
+    """Return the figures `methods-NORM`: the errors under APGD for each norm in training."""
     return {f"methods-{norm}": _draw_errors(part) for norm, part in by_norm(table).items()}
 
 
 def _draw_errors(table: Table) -> Figure:
-    """A panel for each data set and attack: the trials, their mean and its standard error, by method."""
+    """Draw a panel for each data set and attack: trials, mean and standard error of each method."""
     from matplotlib.figure import Figure
 
     data = data_of(table)
-    # Errors of plain training are so much larger that the others would look the same.
+    # Plain training has much larger errors, which would hide the differences between the others.
     methods = [name for name in methods_of(table) if name != "ERM"] or methods_of(table)
     cost = {row["method"]: row["evaluations"] for row in table.rows}
     figure = Figure(figsize=(8.2, 0.9 + 0.28 * len(methods) * len(ATTACK_NORMS)), layout="constrained")

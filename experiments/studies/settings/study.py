@@ -1,11 +1,11 @@
 """Which settings withstand attacks at equal cost (beyond the paper).
 
 The study `supervised` trains as the paper does, by Adam at a constant rate. Here the rate increases linearly
-over the first tenth of the steps and decreases to 0 along a cosine. The setting of each method and the peak
-of its rate are chosen on held-out images, by PGM, from the same rates for all. Methods are set by the radius
-of the attack (see `methods`); one of them is `RobustLoss` with its defaults.
+over the first tenth of the steps and decays to 0 along a cosine. The setting and the peak rate of each method
+are chosen on held-out images, by PGM, from the same rates for all. Methods are configured by the radius of
+the attack (see `method_grid`); one of them is `RobustLoss` with its defaults.
 
-On the test images the chosen networks are attacked by PGM and APGD in two norms, of which training knows one.
+On the test images the networks are attacked by PGM and APGD in two norms; training uses one of them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from phiball.experiments.training.image_attacks import (
     after_apgd,
     after_pgm,
     chunks,
-    is_right,
-    percent_wrong,
+    error_percentage,
+    is_correct,
 )
 from phiball.experiments.training.image_study import SMOKE, ImageConfig, ImageStudy, check_increasing
 from phiball.experiments.training.loop import Schedule
@@ -41,16 +41,16 @@ SMALL = ("ERM", REFERENCE, "N-FGSM", "ATTA-1", "tilted", "random-start tilted", 
 
 @dataclass(frozen=True)
 class Config(ImageConfig):
-    """The parameters of the study."""
+    """The options of the study."""
 
     methods: tuple[str, ...] = option(FAMILIES, "Methods.", FAMILIES)
     norms: tuple[str, ...] = option(("linf",), "Norms of the ball in training.", ATTACK_NORMS)
-    # More of them are added to a run of fewer, whose rows stay.
+    # A finished run can be extended by more seeds; its rows stay.
     seeds: int = option(
         5, "Networks trained by each method, at least 2; more can be added.", least=2, affects_results=False
     )
-    rates: tuple[float, ...] = option((1e-3, 2e-3, 4e-3, 8e-3), "Peaks of the rate to choose from.")
-    warmup: float = option(0.1, "The share of the steps over which the rate increases.", least=0, most=0.9)
+    rates: tuple[float, ...] = option((1e-3, 2e-3, 4e-3, 8e-3), "Candidate peak rates.")
+    warmup: float = option(0.1, "The fraction of steps over which the rate increases.", least=0, most=0.9)
     steps: int = option(40, "Steps of the attack PGM.")
     apgd_steps: int = option(100, "Steps of the attack APGD, for each of its two losses.")
 
@@ -88,15 +88,15 @@ def errors_by_attack(
 ) -> dict[str, float]:
     """Return the error in % on clean images ("clean") and for each attack of `steps` and norm ("PGM l2")."""
     pieces = chunks(x, y)
-    clean = [is_right(model, *piece) for piece in pieces]
-    percentages = {"clean": percent_wrong(clean)}
+    clean = [is_correct(model, *piece) for piece in pieces]
+    percentages = {"clean": error_percentage(clean)}
     for kind, norm in product(steps, radii):
         ball, own = Ball(as_norm(norm), radii[norm]), rng.keyed(f"{kind} {norm}")
         still = [
             ATTACKS[kind](model, x, y, ok, ball, steps[kind], own)
             for (x, y), ok in zip(pieces, clean, strict=True)
         ]
-        percentages[f"{kind} {norm}"] = percent_wrong(still)
+        percentages[f"{kind} {norm}"] = error_percentage(still)
     return percentages
 
 
@@ -105,7 +105,7 @@ def _steps(config: Config, stage: str) -> dict[str, int]:
 
 
 class SettingsStudy(ImageStudy[Config]):
-    """Settings and rates are chosen on held-out images, and all methods are compared on test images."""
+    """Choose settings and rates on held-out images, and compare all methods on test images."""
 
     name = "settings"
     title = "Which settings withstand attacks at equal cost (beyond the paper)."
@@ -114,7 +114,7 @@ class SettingsStudy(ImageStudy[Config]):
     tables = staticmethod(report.tables)
 
     def tasks(self, config: Config, judged: list[Row] | None = None) -> list[Task]:
-        """Return the tasks of the first stage or, given its rows, those of the second."""
+        """Return the tasks of the first stage or, given its rows, of the second."""
         places = [{"data": data, "norm": norm} for data in config.data for norm in config.norms]
         if judged is None:
             return [
@@ -150,10 +150,10 @@ class SettingsStudy(ImageStudy[Config]):
         images = config.judged if task["stage"] == "choose" else config.attacked
         return (
             images * total * len(ATTACK_NORMS) * 0.7
-        )  # the share of images that are right without an attack
+        )  # the fraction of images that are correct without an attack
 
     def findings(self, table: Table) -> list[str]:
-        return []  # the table of differences marks what is significant
+        return []  # the table of differences marks significant ones
 
 
 def _best(judged: list[Row], place: Task, method: str) -> dict[str, Any]:

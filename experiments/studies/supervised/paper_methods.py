@@ -1,15 +1,15 @@
-"""The ways to train that the study of supervised learning compares, and the readings of the paper.
+"""The training methods of the study of supervised learning, and the readings of the paper.
 
 The paper gives one radius, rho = 0.45, for all methods, and a "stepsize" of 0.1 for FGM and IFGM. It gives
-neither the norm of the ball nor what a step of 0.1 means for a method that takes one. So there are two norms,
-and three readings of the step:
+neither the norm of the ball nor the meaning of a step of 0.1 for FGM, which takes one step. So there are two
+norms and three readings of the step:
 
-- `rho`: FGM goes all of the radius; IFGM takes steps of 0.1 inside the ball.
-- `literal`: FGM goes 0.1, and no further; IFGM as above.
+- `rho`: FGM moves by the full radius; IFGM takes steps of 0.1 inside the ball.
+- `literal`: FGM moves by 0.1; IFGM as above.
 - `step`: 0.1 is the radius of both.
 
-Beyond them stand SG, the other divergences, random-start FGM and noise at the same radius; and, each with the
-setting that does best on held-out training images, RT-MLMC, noise, random-start FGM and tilted points.
+Not in the paper are SG, the other divergences, random-start FGM and noise at the same radius, and RT-MLMC,
+noise, random-start FGM and tilted points with the setting that does best on held-out training images.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from phiball.refimpl.distributions.norms import as_norm
 FAMILIES = (
     "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
 )  # fmt: skip
-FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, and in the last norm only
+FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, in the last norm only
 CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
-COPIES = SG(2)  # four points per data point, as many as RT-MLMC has on average
+COPIES = SG(2)  # four points per data point, as RT-MLMC has on average
 
 
 @dataclass(frozen=True)
 class PaperReading:
-    """One reading of the paper: the method that it proposes, and those that it compares it with."""
+    """One reading of the paper: its method and the baselines."""
 
     name: str
     ours: str
@@ -48,7 +48,7 @@ class PaperReading:
 
 
 def readings(config: Any) -> list[PaperReading]:
-    """Every reading whose methods are all part of the configuration."""
+    """Return the readings whose methods are all in the configuration."""
     methods, readings = paper_methods(config), []
     for norm in config.norms:
         rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
@@ -62,14 +62,14 @@ def readings(config: Any) -> list[PaperReading]:
 
 
 def paper_methods(config: Any) -> dict[str, Method]:
-    """The methods of the configuration with the paper's settings, by name."""
+    """Return the methods of the configuration with the paper's settings, by name."""
     methods = {"ERM": plain_training()}
     for norm in config.norms:
         ball, eta = Ball(as_norm(norm), config.rho), config.eta * config.rho
         at = f"{norm} {config.rho:g}"
         for reach in dict.fromkeys((config.rho, config.step)):
             small = Ball(as_norm(norm), reach)
-            # A ball of radius 0.1 is crossed by steps that are a part of it.
+            # In the ball of radius 0.1, IFGM takes its default steps.
             step = config.step if reach > config.step else None
             here = f"{norm} {reach:g}"
             methods[f"FGM {here}"] = adversarial_training("FGM", here, 2, _fgm(small))
@@ -80,7 +80,7 @@ def paper_methods(config: Any) -> dict[str, Method]:
             regularized_training("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
             regularized_training("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
         ]
-        if norm == config.norms[-1]:  # in an l2 ball as small as this one all of them are plain training
+        if norm == config.norms[-1]:  # in so small an l2 ball all are plain training
             more += [
                 regularized_training("SG", at, ball, eta, ENTROPIC, COPIES),
                 regularized_training("quadratic", at, ball, eta, QUADRATIC, COPIES),
@@ -91,7 +91,7 @@ def paper_methods(config: Any) -> dict[str, Method]:
 
 
 def candidate_methods(config: Any) -> dict[str, Method]:
-    """The settings to choose from, by name, for the families of CHOSEN in the configuration."""
+    """Return the candidate settings, by name, for the families of CHOSEN in the configuration."""
     estimator, ratio = _rtmlmc(config), config.eta
     methods = [
         regularized_training(

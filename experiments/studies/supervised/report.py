@@ -1,7 +1,7 @@
-"""The tables and figures of the study of supervised learning, and the verdicts on the paper's statement.
+"""Tables and figures of the study of supervised learning, and verdicts on the paper's statement.
 
-A panel is a data set and an attack. For each method and trial it has one number, the mean error over the
-ratios of the attack (or the error at the largest). Methods are compared within trials, which share a seed.
+A panel is a data set and an attack. It has one number per method and trial: the mean error over the ratios
+of the attack, or the error at the largest. Methods are compared within trials, which share a seed.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ ColumnSelector: TypeAlias = Callable[[Any, str], list[str]]
 
 
 def all_ratios(config: Any, attack: str) -> list[str]:
-    """The columns of an attack, from its smallest ratio to its largest."""
+    """Return the columns of an attack, by increasing ratio."""
     return [f"{attack} {ratio:g}" for ratio in config.ratios[attack]]
 
 
 def largest_ratio(config: Any, attack: str) -> list[str]:
-    """The column of its largest ratio."""
+    """Return the column of the largest ratio."""
     return all_ratios(config, attack)[-1:]
 
 
 def score(row: Row) -> float:
-    """The mean over clean images and the four attacks, each over its ratios, by which settings are chosen."""
+    """Return the score of a setting: the mean of the clean error and the attacks' mean errors."""
     means = [
         fmean(value for name, value in row.items() if name.startswith(f"{attack} ")) for attack in ATTACKS
     ]
@@ -60,7 +60,7 @@ def score(row: Row) -> float:
 
 
 def reported_methods(table: Table) -> list[str]:
-    """The methods that have results: those of the paper's settings first, then the chosen ones."""
+    """Return the methods that have results: the paper's settings first, then the chosen ones."""
     present = {row["method"] for row in table.rows if row["stage"] == "report"}
     return [
         name for name in (*paper_methods(table.config), *map("{}, chosen".format, CHOSEN)) if name in present
@@ -68,14 +68,14 @@ def reported_methods(table: Table) -> list[str]:
 
 
 def family_of(method: str) -> str:
-    """The family of a method of the second stage."""
+    """Return the family of a method of the second stage."""
     return max((name for name in (*FAMILIES, *CHOSEN) if method.startswith(name)), key=len)
 
 
 def panel_verdict(table: Table, reading: PaperReading, data: str, columns: list[str]) -> str | None:
     """Compare the method of a reading with its baselines; None if one of them is missing.
 
-    best: significantly below every baseline; not best: significantly above one; else tied.
+    best: significantly below every baseline. not best: significantly above one. Otherwise tied.
     """
     found = [difference(table, data, columns, reading.ours, other) for other in reading.baselines]
     signs = [d.sign for d in found if d is not None]
@@ -85,7 +85,7 @@ def panel_verdict(table: Table, reading: PaperReading, data: str, columns: list[
 
 
 def panels(table: Table, reading: PaperReading, select: ColumnSelector) -> dict[tuple[str, str], str]:
-    """The verdict in each panel (data set, attack) whose methods all have results."""
+    """Return the verdict in each panel (data set, attack) whose methods all have results."""
     found = {
         (data, attack): panel_verdict(table, reading, data, select(table.config, attack))
         for attack in ATTACKS
@@ -95,7 +95,7 @@ def panels(table: Table, reading: PaperReading, select: ColumnSelector) -> dict[
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """Errors of all methods, verdicts, and comparisons at equal cost."""
+    """Return the tables of errors, of verdicts, and of comparisons at equal cost."""
     found = [_errors(table), _verdicts(table), _pairs(table)]
     return [report_table for report_table in found if report_table.rows]
 
@@ -119,8 +119,8 @@ def _errors(table: Table) -> ReportTable:
         "Errors in percent",
         ("method", "evaluations", *(f"{data} {kind}" for data, kind in places)),
         lines,
-        "Means over trials and their standard errors; of noise and PGM over both norms of the attack and all "
-        "ratios. Evaluations are per image in training.",
+        "Means over trials and their standard errors. Noise and PGM are averaged over both norms of the "
+        "attack and all ratios. Evaluations are per image in training.",
     )
 
 
@@ -143,14 +143,15 @@ def _verdicts(table: Table) -> ReportTable:
         f"Panels in which RT-MLMC is {' / '.join(WORDS)}",
         ("reading", "mean over ratios", "largest ratio"),
         lines,
-        "best: significantly below every baseline; not best: significantly above one; else tied. Significant "
-        f"is outside of Student's interval of {100 * LEVEL:g} % of the differences within trials and more "
-        "than one image; the interval does not cover the choice of test images, which all trials share.",
+        "best: significantly below every baseline; not best: significantly above one; otherwise tied. A "
+        f"difference is significant if it is outside Student's {100 * LEVEL:g} % interval of the differences "
+        "within trials and more than one image. The interval does not cover the choice of test images, which "
+        "all trials share.",
     )
 
 
 def _pairs(table: Table) -> ReportTable:
-    """RT-MLMC against noise of equal cost, and tilted points against random-start FGM."""
+    """Compare RT-MLMC with noise of equal cost, and tilted points with random-start FGM."""
     ends = [f" {norm} {table.config.rho:g}" for norm in table.config.norms] + [", chosen"]
     pairs = [(f"RT-MLMC{end}", f"noise x4{end}") for end in ends]
     pairs.append(("tilted, chosen", "random-start FGM, chosen"))
@@ -173,16 +174,16 @@ def _pairs(table: Table) -> ReportTable:
 
 
 def findings(table: Table) -> list[str]:
-    """In how many readings of the paper RT-MLMC is best in every panel."""
+    """Return the number of readings of the paper in which RT-MLMC is best in every panel, in words."""
     judged = [panels(table, reading, all_ratios) for reading in readings(table.config)]
     whole = sum(set(verdicts.values()) == {"best"} for verdicts in judged)
     return [
-        '"Consistently outperforms all baselines", that is, RT-MLMC is best in every panel, holds in '
-        f"{whole} of {sum(map(bool, judged))} readings of the paper that have all of their methods here."
+        '"Consistently outperforms all baselines": RT-MLMC is best in every panel in '
+        f"{whole} of {sum(map(bool, judged))} readings of the paper whose methods were all trained."
     ]
 
 
-# Colours that all readers can distinguish, and markers that need no colour.
+# Colour-blind safe colours, and distinct markers.
 STYLES: dict[str, dict[str, Any]] = {
     "ERM": {"color": "#555555", "marker": "x"},
     "FGM": {"color": "#0072B2", "marker": "s"},
@@ -195,12 +196,12 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def draw(table: Table) -> dict[str, Figure]:
-    """`panels-l2` and `panels-linf`: the paper's figure for each norm of the ball."""
+    """Return `panels-l2` and `panels-linf`: the paper's figure for each norm of the ball."""
     return {f"panels-{norm}": _panels(table, norm) for norm in table.config.norms}
 
 
 def _styles(table: Table, norm: str) -> dict[str, dict[str, Any]]:
-    """The style of each method of a figure: all of the paper's readings and three beyond."""
+    """Return the style of each method in a figure: the paper's readings and three more."""
     rho, step = f"{norm} {table.config.rho:g}", f"{norm} {table.config.step:g}"
     lines = {"ERM": ":"} | dict.fromkeys((f"FGM {rho}", f"IFGM {rho}", f"RT-MLMC {rho}"), "-")
     lines |= dict.fromkeys((f"FGM {step}", f"IFGM {step}", f"noise x4 {rho}"), "--")
@@ -251,7 +252,7 @@ def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, style:
         return
     least = 50 / float(
         trial_rows(table, data, method)[0]["tested on"]
-    )  # half an image: no error, on a log axis
+    )  # half an image stands for zero on a log axis
     ratios = [0.0, *table.config.ratios[attack]]
     mean = np.maximum([fmean(numbers) for numbers in errors], least)
     bar = np.nan_to_num([standard_error_of_mean(numbers) for numbers in errors])

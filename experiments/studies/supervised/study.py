@@ -1,10 +1,10 @@
 """Adversarial training on MNIST, Fashion-MNIST and Kuzushiji-MNIST (Section 6.1).
 
-Every task trains one network by one method and attacks it. In the first stage settings are chosen for some
-methods beyond the paper; in the second all methods are trained and attacked on test images.
+Each task trains one network by one method and attacks it. The first stage chooses settings for some methods
+that are not in the paper; in the second all methods are trained and attacked on test images.
 
-The paper leaves open the numbers of filters and their strides (here those of the work that it follows), the
-size of a batch, the norm of the ball and the meaning of the step (see `methods`), and the ratios.
+The paper does not give the numbers of filters and their strides (here as in the work that it follows), the
+batch size, the norm of the ball, the meaning of the step (see `paper_methods`), and the ratios.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from phiball.experiments.training.image_attacks import (
     ATTACK_NORMS,
     after_pgm,
     chunks,
-    is_right,
-    percent_wrong,
+    error_percentage,
+    is_correct,
 )
 from phiball.experiments.training.image_networks import network
 from phiball.experiments.training.image_study import SMOKE, ImageConfig, ImageStudy, check_increasing
@@ -45,7 +45,7 @@ ALLOCATIONS = ("stratified", "random")
 
 @dataclass(frozen=True)
 class Config(ImageConfig):
-    """The parameters of the study."""
+    """The options of the study."""
 
     methods: tuple[str, ...] = option(
         FAMILIES, "Methods with the paper's settings; FGM and IFGM with the radii rho and step.", FAMILIES
@@ -64,10 +64,10 @@ class Config(ImageConfig):
     level: int = option(7, "Largest level of RT-MLMC.", least=0, most=12)
     allocation: str = option(
         "stratified",
-        "Levels of RT-MLMC: spread over a batch, or random as the paper draws them.",
+        "Levels of RT-MLMC: stratified over a batch, or random as in the paper.",
         ALLOCATIONS,
     )
-    alpha: float = option(0.5, "Share of the ball that CVaR averages.", most=1)
+    alpha: float = option(0.5, "Fraction of the ball that CVaR averages.", most=1)
     noise_ratios: tuple[float, ...] = option(
         (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), "Sizes of white noise, in mean norms of the images."
     )
@@ -105,7 +105,7 @@ SCALES = {
 
 
 def mean_norms(x: Array) -> dict[str, float]:
-    """The mean l2 and linf norm of the images x (n, ...)."""
+    """Return the mean l2 and linf norm of the images x (n, ...)."""
     flat = x.reshape(len(x), -1)
     return {"l2": float(flat.square().sum(-1).sqrt().mean()), "linf": float(flat.abs().amax(-1).mean())}
 
@@ -119,40 +119,41 @@ def errors_by_ratio(
     steps: int,
     rng: Rng,
 ) -> dict[str, float]:
-    """The error in % on clean images ("clean") and for each attack and ratio ("PGM l2 0.1").
+    """Return the error in % on clean images ("clean") and for each attack and ratio ("PGM l2 0.1").
 
     A perturbation of ratio r has the radius r `scale[norm]`. White noise is one uniform point of the ball
-    around each image. PGM takes `steps` steps that grow with the radius, from a random point. A point that
-    fools the network at one ratio lies in the larger balls too, so PGM continues with the images that are
-    still classified correctly.
+    around each image. PGM takes `steps` steps, proportional to the radius, from a random point. An image that
+    is fooled at one ratio counts as fooled at all larger ones.
     """
     pieces = chunks(x, y)
-    clean = [is_right(model, *piece) for piece in pieces]
-    percentages = {"clean": percent_wrong(clean)}
+    clean = [is_correct(model, *piece) for piece in pieces]
+    percentages = {"clean": error_percentage(clean)}
     for attack, attack_rng in zip(ATTACKS, rng.spawn(len(ATTACKS)), strict=True):
         kind, norm = attack.split()
         still = clean
         for ratio in ratios[attack]:
             ball = Ball(as_norm(norm), ratio * scale[norm])
             if kind == "noise":
-                still = [is_right(model, white_noise(x, ball, rng=attack_rng), y) for x, y in pieces]
+                still = [is_correct(model, white_noise(x, ball, rng=attack_rng), y) for x, y in pieces]
             else:
                 still = [
                     after_pgm(model, x, y, ok, ball, steps, attack_rng)
                     for (x, y), ok in zip(pieces, still, strict=True)
                 ]
-            percentages[f"{attack} {ratio:g}"] = percent_wrong(still)
+            percentages[f"{attack} {ratio:g}"] = error_percentage(still)
     return percentages
 
 
 def trained_network(file: str | Path) -> Any:
     """Return the trained network of a task, from its file tasks/*/network.pt, on the CPU.
 
-    It takes images (N, 1, height, width), float32 in [0, 1]. ValueError if the training has not ended.
+    It takes images (N, 1, height, width), float32 in [0, 1]. Raise ValueError for an unfinished training.
     """
     kept = read_checkpoint(Path(file))
     if "optimizer" in kept:
-        raise ValueError(f"{file} is of a training that has not ended; run the study again to finish it")
+        raise ValueError(
+            f"{file} is the checkpoint of an unfinished training; run the study again to finish it"
+        )
     about = kept["about"]
     model = network(tuple(about["images"][2:]), about["width"], seed=0)
     model.load_state_dict(kept["model"])
@@ -160,7 +161,7 @@ def trained_network(file: str | Path) -> Any:
 
 
 class SupervisedStudy(ImageStudy[Config]):
-    """Settings are chosen on held-out images, and all methods are compared on test images."""
+    """Choose settings on held-out images, and compare all methods on test images."""
 
     name = "supervised"
     title = "Adversarial training on images (Section 6.1)."
@@ -170,7 +171,7 @@ class SupervisedStudy(ImageStudy[Config]):
     findings = staticmethod(report.findings)
 
     def tasks(self, config: Config, judged: list[Row] | None = None) -> list[Task]:
-        """Return the tasks of the first stage or, given its rows, those of the second."""
+        """Return the tasks of the first stage or, given its rows, of the second."""
         if judged is None:
             return [
                 {"stage": "choose", "data": data, "method": method.family, "setting": name, "trial": 0}
@@ -200,7 +201,7 @@ class SupervisedStudy(ImageStudy[Config]):
     def attack(
         self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, rng: Rng
     ) -> Row:
-        """Return the errors on clean images, and under noise and PGM by ratio."""
+        """Return the errors on clean images, and under noise and PGM at each ratio."""
         scale = mean_norms(train_x)
         percentages = errors_by_ratio(model, x, y, scale, config.ratios, config.steps, rng)
         return {**percentages, **{f"mean {norm}": value for norm, value in scale.items()}}
@@ -212,7 +213,7 @@ class SupervisedStudy(ImageStudy[Config]):
 
 
 def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str]:
-    """The methods of the second stage on a data set, and the setting of each."""
+    """Return the methods of the second stage on a data set, with their settings."""
     settings = {name: name for name in paper_methods(config)}
     for family in CHOSEN:
         rows = [row for row in judged if (row["data"], row["method"]) == (data, family)]

@@ -23,17 +23,17 @@ READINGS = ("literal", "scaled")
 def draw_weights(
     reading: str, normal: Callable[[tuple[int, int]], Any], *, width: int, units: int, first_std: float
 ) -> Weights:
-    """Weights W1 to W4, drawn in this order with `normal(shape)`.
+    """Draw the weights W1 to W4, in this order, with `normal(shape)`.
 
-    `literal` is the printed distribution: N(0, 1), and N(0, first_std^2) for W1. Its sigmoids are saturated, and the
-    loss is a staircase. `scaled` divides W3 by sqrt(width), and the loss is smooth.
+    `literal` is the printed distribution: N(0, 1), and N(0, first_std^2) for W1. Its sigmoids are saturated,
+    and the loss is a staircase. `scaled` divides W3 by sqrt(width), and the loss is smooth.
     """
     W1, W2, W3, W4 = (normal(shape) for shape in ((width, 5), (width, width), (units, width), (1, units)))
     return first_std * W1, W2, W3 / sqrt(width) if reading == "scaled" else W3, W4
 
 
 def network_loss(weights: Weights, z: Vector) -> Vector:
-    """f at each z."""
+    """Return f at each z."""
     W1, W2, W3, W4 = weights
     basis = np.stack([z, np.sqrt(np.abs(z)), z * z, np.sin(z), np.cos(z)])
     g: Vector = (W4 @ _sigmoid(W3 @ _softplus(W2 @ _softplus(W1 @ basis))))[0]
@@ -52,7 +52,7 @@ def _sigmoid(t: Vector) -> Vector:
 
 
 def count_maxima(f: Vector, height: float) -> int:
-    """Local maxima of `f`, ends and flat ones included, that stand out by at least `height`."""
+    """Count the local maxima of `f` with a prominence of at least `height`, ends and plateaus included."""
     count = 0
     rising, low, high = True, -np.inf, -np.inf
     for value in f.tolist():

@@ -1,4 +1,4 @@
-"""The tables, figures and findings of the study of worst-case distributions."""
+"""Tables, figures and findings of the study of worst-case distributions."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from phiball.experiments.framework.tasks import Row, Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct to all readers
-DRAWN = 1000  # points of a curve: more cannot be seen
+BLUE, ORANGE = "#0072B2", "#D55E00"  # colour-blind safe
+DRAWN = 1000  # points of a plotted curve
 
 
 def rows_of(table: Table, part: str, **names: Any) -> list[Row]:
-    """The rows of a part of the study that have these names."""
+    """Return the rows of a part of the study with these values."""
     wanted = {"part": part, **names}.items()
     return [row for row in table.rows if all(row.get(name) == value for name, value in wanted)]
 
 
 def columns_of(table: Table) -> list[str]:
-    """The regularisations, in their order."""
+    """Return the regularisations, in order."""
     return list(dict.fromkeys(row["regularisation"] for row in rows_of(table, "density")))
 
 
 def level(row: Row) -> str:
-    """What a row of the figure sets: alpha or eta."""
+    """Return the parameter of a row of the figure: alpha or eta."""
     if row["regularisation"] == "indicator":
         return f"alpha = {row['alpha']:g}"
     return f"eta = {row['eta']:.2g}"
 
 
 def draw(table: Table) -> dict[str, Figure]:
-    """The figures `overview`, `landscape` and, for each reading, `densities-READING`."""
+    """Return the figures `overview`, `landscape` and, for each reading, `densities-READING`."""
     landscapes = rows_of(table, "landscape")
     return {
         "overview": _draw_overview(table, landscapes[-1]),
@@ -46,7 +46,7 @@ def draw(table: Table) -> dict[str, Figure]:
 
 
 def _curve(table: Table, values: Any) -> tuple[Any, Any]:
-    """Points of the interval and the values there, as many as can be seen, and none inside a flat stretch."""
+    """Return at most DRAWN points of the interval and their values, without the inside of flat parts."""
     some = np.unique(np.linspace(0, len(values) - 1, DRAWN).round().astype(int))
     x = np.linspace(-table.config.radius, table.config.radius, len(values))[some]
     y = np.asarray(values)[some]
@@ -56,7 +56,7 @@ def _curve(table: Table, values: Any) -> tuple[Any, Any]:
 
 
 def _draw_overview(table: Table, landscape: Row) -> Figure:
-    """The loss, and its worst-case densities at a large, a medium and a small eta: the README's picture."""
+    """Draw the loss and its worst-case densities at a large, a medium and a small eta, for the README."""
     from matplotlib.figure import Figure
 
     last = len(table.config.etas) - 1
@@ -115,7 +115,7 @@ def _draw_densities(table: Table, landscape: Row) -> Figure:
 
 
 def _draw_atom(axes: Any, table: Table, row: Row, landscape: Row) -> float:
-    """Draw the atom, a stem on top of the density as high as its mass, and return how high it is."""
+    """Draw the atom as a stem on top of the density, as high as its mass, and return the mass."""
     f = np.asarray(landscape["losses"])
     highest = np.linspace(-table.config.radius, table.config.radius, len(f))[f == f.max()]
     x = highest[len(highest) // 2]  # the middle of a plateau
@@ -143,7 +143,7 @@ def _draw_density(axes: Any, table: Table, row: Row, landscape: Row) -> None:
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """The landscapes, and for each reading its worst cases."""
+    """Return the tables of landscapes and, for each reading, of worst cases."""
     rows = rows_of(table, "landscape")
     return [_landscapes(table, rows), *(_worst_cases(table, row["reading"]) for row in rows)]
 
@@ -170,7 +170,7 @@ def _landscapes(table: Table, rows: list[Row]) -> ReportTable:
         "Landscapes",
         (*headings, f"largest in [{0.8 * table.config.radius:g}, {table.config.radius:g}]"),
         lines,
-        "Local maxima that stand out by 1 % of the range. The others are networks drawn from the same distribution.",
+        "Local maxima with a prominence of 1 % of the range. Others: networks of the same distribution.",
     )
 
 
@@ -195,14 +195,14 @@ def _worst_cases(table: Table, reading: str) -> ReportTable:
         f"Worst cases, reading {reading}",
         ("regularisation", *headings, "mass as printed"),
         lines,
-        "The atom sits where f is largest, and is no part of the density. The last column is the mass of the "
-        "density that Examples 1 to 5 print.",
+        "The atom is at the maximum of f, and is not part of the density. The last column is the mass of the "
+        "density printed in Examples 1 to 5.",
         left=2,
     )
 
 
 def findings(table: Table) -> list[str]:
-    """How far the printed densities are from worst cases, for each reading."""
+    """Return the errors of the printed densities, for each reading, in words."""
     paragraphs = []
     for landscape in rows_of(table, "landscape"):
         rows = rows_of(table, "density", reading=landscape["reading"])
@@ -210,7 +210,7 @@ def findings(table: Table) -> list[str]:
         miss = max(row["value"] - row["printed_value"] for row in rows)
         gap = max(abs(row["dual_minus_primal"]) for row in rows)
         paragraphs.append(
-            f"Reading {landscape['reading']}: {len(rows)} worst cases have the dual's value to {gap:.0e}. "
+            f"Reading {landscape['reading']}: {len(rows)} worst cases attain the dual value to {gap:.0e}. "
             f"The printed densities have masses from {min(masses):.2f} to {max(masses):.2f}; "
             f"scaled to mass one, they miss the value by up to {miss:.2g}."
         )

@@ -1,9 +1,9 @@
 """Section 2.2 of the paper: worst-case distributions of a toy loss, for five regularisations.
 
-The paper gives neither the weights of its network nor its alpha and eta. The networks here are two draws,
-one for each reading of the distribution of the weights (see `landscape`). They are chosen: few draws are largest near
-x = 5, as the paper's is, and other networks are drawn to say how few. eta is a fraction of the range of the
-loss, so that a row means the same for both.
+The paper gives neither the weights of its network nor alpha and eta. Here are two networks, one for each
+reading of the distribution of the weights (see `landscape`). They were chosen because, as in the paper, their
+maximum is near x = 5; other networks are drawn to count how often that happens. eta is a fraction of the
+range of the loss, so that the rows of both are comparable.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from phiball.refimpl.inner import dual_value, primal_value
 REGULARISATIONS = ("indicator", "entropic", "quadratic", "absolute value", "hinge")
 NETWORKS_PER_TASK = 10
 NETWORK_POINTS = 1001
-PROMINENCE = 0.01  # of the range of f: smaller bumps are not counted as maxima
-DECIMALS = 9  # of f: its last digits differ between machines, and so would the ties on a plateau
+PROMINENCE = 0.01  # of a local maximum, relative to the range of f
+DECIMALS = 9  # f is rounded, since its last digits, and so ties on a plateau, differ between machines
 
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    """What the paper does not state is marked "unstated"; the other defaults are the paper's."""
+    """The options; "unstated" marks values that the paper does not give."""
 
     reading: str = option(
         "both", "The distribution of the weights (unstated: W3 saturates).", ("both", *READINGS)
@@ -54,7 +54,7 @@ class Config(StudyConfig):
     etas: tuple[float, ...] = option(
         (2.0, 0.2, 0.02, 0.002), "eta of each row, over max f - min f (unstated)."
     )
-    networks: int = option(100, "Other networks of each reading, to see what the draw decides.", least=0)
+    networks: int = option(100, "Other networks of each reading, to see the effect of the draw.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,13 +100,13 @@ def _landscape(config: Config, reading: str) -> Row:
 
 
 def divergence(regularisation: str, alpha: float) -> Divergence:
-    """The phi of a column of the figure."""
+    """Return the phi of a column of the figure."""
     others = dict(zip(REGULARISATIONS[1:], (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE), strict=True))
     return indicator(alpha) if regularisation == "indicator" else others[regularisation]
 
 
 def printed_ratio(regularisation: str, f: Vector, eta: float, alpha: float, mu: float) -> Vector:
-    """zeta as Examples 1 to 5 of the paper print it; its mean is one where they are right."""
+    """Return zeta as printed in Examples 1 to 5 of the paper; a correct one has mean one."""
     ratio: dict[str, Any] = {
         "indicator": lambda: (f >= np.quantile(f, 1 - alpha, method="inverted_cdf")) / alpha,
         "entropic": lambda: np.exp((f - mu) / eta),
@@ -126,7 +126,7 @@ def _density(config: Config, reading: str, regularisation: str, row: int) -> Row
     solved = worst_case(f, eta, d)
     weights = solved.weights
     zeta = n * weights
-    # A finite recession lets mass leave the density for an atom: what the printed zeta, at most one, lacks.
+    # If the recession is finite, mass moves from the density to an atom, which the printed zeta lacks.
     body = np.minimum(zeta, 1.0) if d.recession < np.inf else zeta
     atom = max(0.0, 1 - float(body.mean())) if d.recession < np.inf else 0.0
     printed = printed_ratio(regularisation, f, eta, alpha, float(solved.mu))
@@ -198,7 +198,7 @@ class WorstCaseStudy(Study[Config]):
         return tasks
 
     def work(self, config: Config, task: Task) -> float:
-        """Return about how long a task takes, in points through a network; a solve is a tenth of that."""
+        """Return the approximate cost of a task, in network evaluations; a solve costs a tenth of one."""
         other = {"networks": NETWORKS_PER_TASK * NETWORK_POINTS, "density": config.points / 10}
         return float(other.get(task["part"], config.points))
 

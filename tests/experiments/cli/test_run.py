@@ -81,7 +81,7 @@ def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
         ("--resume any", "--resume is 'any'; expected one of same, none"),
         ("--shard 3", "--shard is '3'; expected k/n with k from 1 to n, such as 2/4"),
         ("--shard 5/4", "--shard is '5/4'; expected k/n with k from 1 to n, such as 2/4"),
-        ("--engine dask", "--address is ''; expected that of the dask cluster"),
+        ("--engine dask", "--address is ''; expected the address of the dask cluster"),
         ("three", "--merge needs the folders of shards, and folders need --merge; expected both or neither"),
         (
             "--merge",

@@ -1,4 +1,4 @@
-"""Data sets of images: read from a folder, or fetched once and checked, or refused with a reason."""
+"""Image data sets: read from a folder, or downloaded once and checked; invalid files are rejected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETS = ("mnist", "fashion-mnist", "kmnist")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the three sets, of different content, gzipped."""
+    """A folder with the three data sets, gzipped, with different content."""
     monkeypatch.delenv(VARIABLE, raising=False)
     for seed, name in enumerate(SETS):
         (tmp_path / name).mkdir()
@@ -62,7 +62,7 @@ def test_argument_precedes_environment_variable(folder: Path, monkeypatch: pytes
 
 
 def changed(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
-    """Change what a gzipped file holds."""
+    """Change the content of a gzipped file."""
     return lambda path: path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
 
 
@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", REFUSED)
-def test_damaged_files_are_refused(folder: Path, fault: str) -> None:
+def test_damaged_files_are_rejected(folder: Path, fault: str) -> None:
     file, spoil, message = REFUSED[fault]
     load("mnist", folder)
     spoil(folder / "mnist" / file)
@@ -115,7 +115,7 @@ def test_missing_files_and_folders_are_named(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "digits"])
 def test_tensors_and_digits(folder: Path, name: str) -> None:
-    """Each pixel is the float32 nearest to value / top, in the layout that networks take."""
+    """Each pixel is the float32 nearest to value / top, in the layout of networks."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn: not installed")
     data = load(name, folder)
@@ -134,7 +134,7 @@ def test_tensors_and_digits(folder: Path, name: str) -> None:
         assert torch.equal(classes, labels[1:3])
 
 
-def test_known_data_set_under_another_name_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_set_under_another_name_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part, file = "test", TEST_X
     beginning = contents(1)[file].astype(np.uint8).tobytes()
     known = {hashlib.sha256(beginning).hexdigest()[:16]: ("fashion-mnist", part)}
@@ -147,11 +147,11 @@ def test_known_data_set_under_another_name_is_refused(folder: Path, monkeypatch:
     assert str(folder / "mnist" / file) in str(refused.value)
 
 
-# --- Fetched from a server --------------------------------------------------------------------------
+# --- Downloaded from a server --------------------------------------------------------------------------
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the files of a folder, and notes their names in `asked`."""
+    """Serve the files of a folder, and record their names in `asked`."""
 
     def __init__(self, *arguments: Any, asked: list[str], **options: Any) -> None:
         self.asked = asked
@@ -172,7 +172,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Serve the folder mnist/ as the source of MNIST; return the names of the files that were asked for."""
+    """Serve the folder mnist/ as the source of MNIST; return the names of the requested files."""
     pooch = pytest.importorskip("pooch", reason="pooch: not installed")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache" / project)
@@ -192,7 +192,9 @@ def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     gc.collect()  # pooch leaves the response to a failed request open
 
 
-def test_fetched_files_are_cached_and_damaged_ones_fetched_again(asked: list[str], tmp_path: Path) -> None:
+def test_downloads_are_cached_and_damaged_files_are_downloaded_again(
+    asked: list[str], tmp_path: Path
+) -> None:
     data = load("mnist")
     np.testing.assert_array_equal(data.train_x, contents()[TRAIN_X])
     assert load("mnist").digest == data.digest
@@ -208,7 +210,7 @@ def test_fetched_files_are_cached_and_damaged_ones_fetched_again(asked: list[str
     ("content", "kind", "why"),
     [(None, OSError, "404 Client Error"), (b"other", ValueError, "does not match the known hash")],
 )
-def test_failed_or_wrong_download_is_refused_and_not_kept(
+def test_failed_or_wrong_download_is_rejected_and_not_cached(
     content: bytes | None, kind: type[Exception], why: str, asked: list[str], folder: Path
 ) -> None:
     served = folder / "mnist" / TEST_Y
@@ -217,7 +219,7 @@ def test_failed_or_wrong_download_is_refused_and_not_kept(
     with pytest.raises(kind, match=why) as caught:
         load("mnist")
     message = str(caught.value)
-    assert message.startswith(f"{TEST_Y} could not be fetched from {SOURCES['mnist'][0]}{TEST_Y} (")
+    assert message.startswith(f"{TEST_Y} could not be downloaded from {SOURCES['mnist'][0]}{TEST_Y} (")
     assert "download it by hand into a folder mnist/" in message
     kept = folder / "cache" / "phiball" / "mnist"
     assert {path.name for path in kept.iterdir()} == set(FILES) - {TEST_Y}

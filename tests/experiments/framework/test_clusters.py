@@ -167,7 +167,7 @@ def test_threads_are_limited_in_workers_and_not_in_this_process() -> None:
 def test_invalid_clusters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine, address, words in [
         ("slurm", "", "engine is 'slurm'; expected one of processes, dask, ray"),
-        ("ray", "", "address is ''; expected that of the ray cluster"),
+        ("ray", "", "address is ''; expected the address of the ray cluster"),
         ("processes", "tcp://a:1", "expected none for processes on this machine"),
     ]:
         with pytest.raises(ValueError, match=words), cluster(engine, address):

@@ -174,7 +174,9 @@ def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tm
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
-def test_foreign_folders_and_damaged_rows_are_refused(tmp_path: Path) -> None:
+def test_invalid_n_jobs_foreign_folders_and_damaged_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="n_jobs is 0; expected a number of processes"):
+        run_study(STUDY, Config(count=2), tmp_path, n_jobs=0)
     folder = RunFolder(tmp_path / "used")
     with folder.locked(), pytest.raises(ValueError, match=r"another run is using .* folder \(--out\)"):
         run_study(STUDY, Config(count=2), folder.path)

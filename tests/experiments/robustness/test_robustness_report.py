@@ -248,6 +248,7 @@ def test_invalid_arguments(tmp_path: Path) -> None:
         ({"norm": [2, 3]}, r"norm is \[2, 3\]; expected 'l1', 'l2', 'linf'"),
         ({"radii": [0.0]}, "expected at least one positive number"),
         ({"attacks": ["cw"]}, "attacks contains 'cw'; expected some of fgm, pgm, search, apgd-ce"),
+        ({"n_jobs": 0}, "n_jobs is 0; expected a number of processes, or -1 for all cores"),
         ({"rng": None, "cache": tmp_path}, "cache is given and rng is None; expected a seed"),
     ):
         with pytest.raises(ValueError, match=message):

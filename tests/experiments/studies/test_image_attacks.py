@@ -1,4 +1,4 @@
-"""Errors under attack, of classifiers whose errors are known in closed form, and APGD image by image."""
+"""Errors under attack of classifiers with known errors, and APGD image by image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_checkpoints_are_those_of_the_authors() -> None:
+def test_apgd_checkpoints_match_the_article() -> None:
     assert checkpoints(100) == [22, 41, 57, 70, 80, 87, 93, 99]
     assert checkpoints(10) == [3, 5, 6, 7, 8, 9, 10]
     assert checkpoints(1) == [1]
@@ -27,7 +27,7 @@ def test_checkpoints_are_those_of_the_authors() -> None:
 
 @pytest.mark.parametrize("ball", [Ball(2, 0.8), Ball(inf, 0.3)], ids=str)
 def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> None:
-    """Of two classes along a line (a third is far below): an image holds up to margin / dual norm."""
+    """With two classes (a third is far below), an image is fooled beyond the radius margin / dual norm."""
     draws = np.random.default_rng(2)
     w = draws.normal(size=6)
     x = draws.normal(size=(60, 6))
@@ -39,7 +39,7 @@ def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> Non
     images = torch.tensor(x, dtype=torch.float32).reshape(-1, 1, 2, 3)
     want = holds > ball.radius
     ok = torch.ones(len(x), dtype=torch.bool)
-    ok[int(np.argmax(want))] = False  # wrong before, and so not attacked
+    ok[int(np.argmax(want))] = False  # misclassified before, so not attacked
     still = after_apgd(model, images, y, ok, ball, 20, rng(0))
     assert 5 < want.sum() < len(want) - 5
     assert np.array_equal(still.numpy(), want & ok.numpy())
@@ -49,7 +49,7 @@ def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> Non
 
 RATIOS = (0.05, 0.1, 0.2, 0.3)
 ALL = dict.fromkeys(ATTACKS, RATIOS)
-# The ratio up to which images are classified correctly, with their number; negative: wrong without attack.
+# Ratios up to which images are classified correctly, with their counts; negative: misclassified when clean.
 HOLDS = {-0.02: 3, -0.2: 1, 0.045: 2, 0.055: 4, 0.09: 5, 0.11: 1, 0.18: 3, 0.22: 2, 0.27: 4, 0.33: 5}
 
 
@@ -65,7 +65,7 @@ def test_pgm_finds_all_errors_of_a_linear_classifier(monkeypatch: pytest.MonkeyP
     draws = np.random.default_rng(1)
     w = draws.normal(size=12)
     l1, l2 = np.abs(w).sum(), np.sqrt((w**2).sum())
-    scale = {"l2": 3.0, "linf": 3.0 * l2 / l1}  # the margin over the dual norm is the same ratio of both
+    scale = {"l2": 3.0, "linf": 3.0 * l2 / l1}  # margin / dual norm is the same ratio for both
     holds = draws.permutation(np.repeat(list(HOLDS), list(HOLDS.values())))
     y = draws.integers(0, 2, len(holds))
     x = draws.normal(size=(len(holds), 12))

@@ -1,4 +1,4 @@
-"""The study of settings: what its methods train with, its two stages, and runs that get more seeds."""
+"""The study of settings: the objectives of its methods, its two stages, and adding seeds to a run."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def stage(table: Table, name: str) -> list[dict[str, Any]]:
     return [row for row in table.rows if row["stage"] == name]
 
 
-# --- What a batch is trained with -------------------------------------------------------------------
+# --- Objectives -------------------------------------------------------------------------------------
 
 
 def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
-    """The loss after one call of a method, the result, and what was kept before."""
+    """Return the loss after one call of a method, the result, and the initial state."""
     (method,) = method_grid((name,), "mnist", "linf").values()
     loss = LinearLoss()
     kept = [] if method.first is None else [method.first(loss.x, rng(2))]
@@ -58,7 +58,7 @@ def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
     return loss, out, kept
 
 
-def test_n_fgsm_goes_one_radius_from_noise_of_two_and_is_not_projected() -> None:
+def test_n_fgsm_steps_one_radius_from_wider_noise_without_projection() -> None:
     loss, value, _ = trained_at("N-FGSM")
     noisy = white_noise(loss.x, Ball(np.inf, 0.3), rng=rng(3))
     assert torch.equal(loss.at[0], noisy)
@@ -67,7 +67,7 @@ def test_n_fgsm_goes_one_radius_from_noise_of_two_and_is_not_projected() -> None
     assert float(value) == pytest.approx(float((loss.at[1] * loss.g).flatten(1).sum(-1).mean()), rel=1e-5)
 
 
-def test_atta_moves_the_perturbation_that_it_kept() -> None:
+def test_atta_moves_its_stored_perturbation() -> None:
     loss, (value, kept), (first,) = trained_at("ATTA-1")
     assert torch.allclose(loss.x + first, white_noise(loss.x, Ball(np.inf, 0.15), rng=rng(2)))
     assert torch.allclose(loss.at[0], loss.x + first)
@@ -105,7 +105,7 @@ def test_setting_and_rate_are_chosen_on_held_out_images(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_seeds_are_added_to_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of fewer seeds stay as they are, and those of more are those of a run of its own."""
+    """Existing rows stay, and the new rows equal those of a single run with more seeds."""
     use_images(monkeypatch, digits())
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
     few = replace(TINY, methods=(REFERENCE, "ATTA-1"), rates=(1e-2,))

@@ -1,4 +1,4 @@
-"""The study of supervised learning: losses of its methods, its stages, resumed runs, and its verdicts."""
+"""The study of supervised learning: the losses of its methods, its stages, and resumed runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NORMS = {"l2": 2, "linf": 1}  # with the dual norm
 
 
 def test_attacked_losses_of_a_linear_model() -> None:
-    """A loss g.x is largest, by the radius times the dual norm of g, where FGM and IFGM end."""
+    """FGM and IFGM maximise a linear loss g.x: they increase it by the radius times the dual norm of g."""
     methods = paper_methods(Config(steps=7, step=0.1, rho=0.45))
     for norm, dual in NORMS.items():
         for radius in (0.0, 0.1, 0.45):
@@ -69,7 +69,7 @@ def stage(table: Table, name: str) -> list[dict[str, Any]]:
     return [row for row in table.rows if row["stage"] == name]
 
 
-def test_unusable_device_and_data_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_devices_and_data_are_rejected_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     use_images(monkeypatch, digits())
 
     def never(*given: Any) -> Any:
@@ -93,7 +93,7 @@ def score(row: dict[str, Any]) -> float:
     return fmean([row["clean"], row["noise l2 0.5"], row["noise linf 0.5"], *pgm])
 
 
-def test_rows(tiny: Table) -> None:
+def test_rows_of_both_stages(tiny: Table) -> None:
     images = digits()
     for row in tiny.rows:
         assert all(0 <= row[name] <= 100 for name in ("clean", *ATTACKED))
@@ -148,7 +148,7 @@ def test_trained_network_has_the_errors_of_its_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_checkpoint_of_another_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_of_another_task_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_images(monkeypatch, digits())
     names = {"stage": "report", "data": "digits", "method": "ERM", "setting": "ERM"}
     task = {**names, "trial": 0, "seed": 5}
@@ -160,5 +160,5 @@ def test_checkpoint_of_another_task_is_refused(tmp_path: Path, monkeypatch: pyte
         STUDY.compute_task(TINY, task, rng(0), TaskDir(tmp_path))
     kept = torch.load(tmp_path / "network.pt", weights_only=True)
     torch.save({**kept, "optimizer": {}}, tmp_path / "network.pt")
-    with pytest.raises(ValueError, match="is of a training that has not ended"):
+    with pytest.raises(ValueError, match="is the checkpoint of an unfinished training"):
         trained_network(tmp_path / "network.pt")

@@ -1,4 +1,4 @@
-"""Verdicts of the study of supervised learning, on tables whose verdicts are known by construction."""
+"""Verdicts of the study of supervised learning, on tables with known verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phiball.experiments.studies.supervised.study import STUDY, Config
 from phiball.experiments.training.trials import difference
 
 pytest.importorskip("scipy", reason="scipy: not installed")
-STUDENT = {2: 12.706205, 3: 4.302653, 5: 2.776445}  # from a printed table, 95 % on both sides
+STUDENT = {2: 12.706205, 3: 4.302653, 5: 2.776445}  # from a printed table, two-sided 95 %
 ONE = Config(
     data=("digits",), norms=("l2",), chosen=("none",), methods=("ERM", "FGM", "IFGM", "RT-MLMC"), seeds=3
 )  # fmt: skip
@@ -28,7 +28,7 @@ OURS, PANEL = "RT-MLMC l2 0.45", ["PGM l2 0.1"]
 
 
 def made(numbers: dict[str, list[float]], at_largest: float = 0.0) -> Table:
-    """A table with the same error in all columns: by method, a number for each trial.
+    """Make a table with the same error in all columns, from one number per method and trial.
 
     `at_largest` is added to the errors of RT-MLMC at the largest ratio of each attack.
     """
@@ -49,7 +49,7 @@ def word(numbers: dict[str, list[float]], *baselines: str) -> str:
 
 
 def test_verdicts_known_by_construction() -> None:
-    ours = [20.0, 30.0, 40.0]  # trials differ more than methods do: only pairs tell them apart
+    ours = [20.0, 30.0, 40.0]  # trials differ more than methods, so only paired differences are significant
     far, above, near = [25.0, 35.5, 45.0], [18.0, 28.5, 38.0], [20.1, 31.0, 39.5]
     fgm, ifgm = "FGM l2 0.45", "IFGM l2 0.45"
     for numbers, expected in (
@@ -58,13 +58,13 @@ def test_verdicts_known_by_construction() -> None:
         ({"ERM": far, fgm: near, ifgm: above}, "not best"),
     ):
         assert word({OURS: ours, **numbers}, "ERM", fgm, ifgm) == expected
-    # Equal errors are tied, and so are those that are less than one of 1,000 images apart.
+    # Errors are tied if they are equal, or differ by less than one of 1,000 images.
     for gap, expected in ((0.0, "tied"), (0.05, "tied"), (0.2, "not best"), (-0.2, "best")):
         assert word({OURS: [90.0 + gap] * 3, "ERM": [90.0] * 3}, "ERM") == expected
 
 
 @pytest.mark.parametrize("trials", [2, 3, 5])
-def test_interval_is_students(trials: int) -> None:
+def test_interval_uses_students_quantile(trials: int) -> None:
     """Differences of mean d and standard error 1 are significant just beyond the printed quantile."""
     spread = np.linspace(-1, 1, trials)
     spread *= np.sqrt(trials) / np.std(spread, ddof=1)
@@ -84,4 +84,4 @@ def test_panels_take_the_mean_over_ratios_or_the_largest() -> None:
     errors, verdicts = tables(table)
     assert len(errors.rows) == len(paper_methods(ONE))
     assert [row[1:] for row in verdicts.rows] == [("4 / 0 / 0", "0 / 0 / 4")] * 3  # three readings
-    assert "holds in 3 of 3 readings" in STUDY.findings(table)[0]
+    assert "in every panel in 3 of 3 readings" in STUDY.findings(table)[0]

@@ -1,4 +1,4 @@
-"""The study of worst-case distributions: its loss, its values by closed forms, and what it says of them."""
+"""The study of worst-case distributions: its loss, its values by closed forms, and its report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def losses(reading: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reading", "seed", "divisor"), [("literal", 248, 1.0), ("scaled", 47, sqrt(512))])
-def test_the_networks_are_those_of_the_stated_seeds(reading: str, seed: int, divisor: float) -> None:
+def test_networks_are_drawn_from_the_stated_seeds(reading: str, seed: int, divisor: float) -> None:
     source = np.random.default_rng(seed)
     shapes = ((512, 5), (512, 512), (10, 512), (1, 10))
     W1, W2, W3, W4 = (source.normal(size=shape) for shape in shapes)
@@ -58,7 +58,7 @@ def test_the_networks_are_those_of_the_stated_seeds(reading: str, seed: int, div
     assert row["top_from"] > 4
 
 
-def test_local_maxima_are_those_of_their_prominence() -> None:
+def test_local_maxima_are_counted_by_prominence() -> None:
     source = np.random.default_rng(1)
     for _ in range(300):
         f = np.cumsum(source.standard_normal(source.integers(1, 60)))
@@ -101,7 +101,7 @@ def test_values_are_the_closed_forms(reading: str, regularisation: str) -> None:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_density_and_atom_are_all_of_the_mass(reading: str) -> None:
+def test_density_and_atom_have_mass_one(reading: str) -> None:
     f = losses(reading)
     for row in rows(part="density", reading=reading):
         assert row["mass"] == pytest.approx(1, abs=1e-12)
@@ -130,5 +130,5 @@ def test_run_writes_tables_and_figures(tmp_path: Path) -> None:
     assert names <= {file.name for file in files}
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert text.count("| hinge |") == 8
-    assert text.count("20 worst cases have the dual's value to") == 2
+    assert text.count("20 worst cases attain the dual value to") == 2
     assert [row["drawn"] for row in computed.rows if row["part"] == "networks"] == [2, 2]

@@ -1,4 +1,4 @@
-"""Checkpoints of training: resumed to the same weights, written whole, and refused if foreign or damaged."""
+"""Checkpoints of training: resuming, atomic writes, and rejection of damaged or foreign files."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_resumed_training_ends_with_the_same_weights(name: str, tmp_path: Path) 
         assert again.keep.exists() == (step > 1)
         steps: list[int] = []
         again.go(lambda done, total, loss, steps=steps: steps.append(done))  # type: ignore[misc]
-        assert steps == list(range(step, STEPS + 1))  # what was kept is not done again
+        assert steps == list(range(step, STEPS + 1))  # finished steps are not repeated
         assert again.left() == undisturbed
 
 
-def test_weights_are_those_of_a_plain_loop() -> None:
+def test_weights_equal_a_plain_training_loop() -> None:
     by_hand, (x, y) = model(), images()
     orders = rng(11).spawn(2)[0].spawn(2)
     optimizer = torch.optim.Adam(by_hand.parameters(), lr=0.01)
@@ -68,8 +68,8 @@ def test_weights_are_those_of_a_plain_loop() -> None:
     assert weights(it.model) != weights(model())
 
 
-def test_rate_rises_and_falls() -> None:
-    """As Adam is given it, step by step."""
+def test_learning_rate_increases_linearly_and_decays_along_a_cosine() -> None:
+    """Checked on the rates that Adam receives."""
     warmup = 0.35
     plan, rates = Schedule(epochs=5, batch=8, rate=0.02, warmup=warmup), []
     given = torch.optim.Adam.step
@@ -85,11 +85,11 @@ def test_rate_rises_and_falls() -> None:
     first = warmup * 15
     rising = int(first)
     assert np.allclose(rates[:rising], [0.02 * (k + 1) / first for k in range(rising)])
-    places = (np.arange(rising, 15) + 1 - first) / (16 - first)  # from the peak to the step after the last
+    places = (np.arange(rising, 15) + 1 - first) / (16 - first)  # from the peak to one past the last step
     assert np.allclose(rates[rising:], 0.01 * (1 + np.cos(np.pi * places)))
 
 
-def test_final_checkpoint_holds_the_network_only(tmp_path: Path) -> None:
+def test_final_checkpoint_holds_only_the_network(tmp_path: Path) -> None:
     file = tmp_path / "new" / "folder" / "network.pt"
     it = Training("RT-MLMC random", file)
     it.until(STEPS)
@@ -136,15 +136,15 @@ def test_nonfinite_loss_is_an_error(tmp_path: Path) -> None:
             model(), objective, (x, y), PLAN, rng(0), checkpoint=Checkpoint(keep, ABOUT, save_every=0)
         )
     kept = read_checkpoint(keep)
-    assert kept["step"] == 2  # of the last good step
+    assert kept["step"] == 2  # the last step with a finite loss
     assert all(value.isfinite().all() for value in kept["model"].values())
 
 
-# --- Refused checkpoints ----------------------------------------------------------------------------
+# --- Rejected checkpoints ----------------------------------------------------------------------------
 
 
-def refused(file: Path, match: str, **changed: Any) -> None:
-    """See that training with this file raises, and leaves the file and the model as they are."""
+def is_rejected(file: Path, match: str, **changed: Any) -> None:
+    """Check that training with this file raises, and changes neither the file nor the model."""
     before, fresh = file.read_bytes(), model()
     plan, about = changed.get("plan", PLAN), changed.get("about", ABOUT)
     with pytest.raises(ValueError, match=match) as error:
@@ -156,7 +156,7 @@ def refused(file: Path, match: str, **changed: Any) -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_checkpoint_of_another_training_is_refused(finished: bool, tmp_path: Path) -> None:
+def test_checkpoint_of_another_training_is_rejected(finished: bool, tmp_path: Path) -> None:
     it = Training("plain", tmp_path / "network.pt")
     it.go() if finished else it.until(4)
     for name, value, match in (
@@ -164,8 +164,8 @@ def test_checkpoint_of_another_training_is_refused(finished: bool, tmp_path: Pat
         ("objective", {"rho": 0.3}, "objective is {'rho': 0.45}, not {'rho': 0.3};"),
         ("more", 1, "more is None, not 1;"),
     ):
-        refused(tmp_path / "network.pt", match, about={**ABOUT, name: value})
-    refused(
+        is_rejected(tmp_path / "network.pt", match, about={**ABOUT, name: value})
+    is_rejected(
         tmp_path / "network.pt", "plan is .*'rate': 0.01.*, not .*'rate': 0.02", plan=Schedule(2, 8, 0.02)
     )
 
@@ -176,32 +176,32 @@ def good(tmp_path: Path) -> Path:
     return tmp_path / "network.pt"
 
 
-def test_damaged_files_are_refused(good: Path) -> None:
+def test_damaged_checkpoints_are_rejected(good: Path) -> None:
     content = bytearray(good.read_bytes())
     kept = read_checkpoint(good)
     for damaged in (content[: len(content) // 2], content[:-1], b"", b"a text\n", b"\x80\x02."):
         good.write_bytes(damaged)
-        refused(good, "is damaged or not a checkpoint")
+        is_rejected(good, "is damaged or not a checkpoint")
     for tensor in (*kept["model"].values(), kept["optimizer"]["state"][1]["exp_avg"]):
         at = bytes(content).index(tensor.numpy().tobytes())
         wrong = copy.copy(content)
         wrong[at + 1] ^= 1
         good.write_bytes(wrong)
-        refused(good, "is damaged or not a checkpoint")
+        is_rejected(good, "is damaged or not a checkpoint")
 
 
-def test_other_files_are_refused(good: Path) -> None:
+def test_foreign_files_are_rejected(good: Path) -> None:
     kept = read_checkpoint(good)
     without = [{k: v for k, v in kept.items() if k != name} for name in ("about", "model", "step", "curve")]
     for content in (model().state_dict(), [1, 2], torch.zeros(3), {}, *without):
         torch.save(content, good)
-        refused(good, "is not a checkpoint of this program")
+        is_rejected(good, "is not a checkpoint of this program")
     with pytest.raises(FileNotFoundError):
         read_checkpoint(good.with_name("none.pt"))
 
 
 class Evil:
-    """What makes a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -210,14 +210,14 @@ class Evil:
         return Path.touch, (self.mark,)
 
 
-def test_reading_runs_no_code(good: Path) -> None:
+def test_reading_a_checkpoint_runs_no_code(good: Path) -> None:
     mark = good.with_name("mark")
     pickle.loads(pickle.dumps(Evil(mark)))
-    assert mark.exists()  # so it would
+    assert mark.exists()  # a plain unpickling does run it
     kept = read_checkpoint(good)
     for save in (torch.save, pickle.dump):
         mark.unlink(missing_ok=True)
         with good.open("wb") as stream:
             save({**kept, "seen": [Evil(mark)]}, stream)
-        refused(good, "is damaged or not a checkpoint")
+        is_rejected(good, "is damaged or not a checkpoint")
         assert not mark.exists()

@@ -1,4 +1,4 @@
-"""The networks of Section 6.1: their layers, what they compute, and their seeds."""
+"""The networks of Section 6.1: layers, outputs and seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_layers_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (8, 8)])
-def test_seed_sets_the_weights_and_no_global_state(shape: tuple[int, int]) -> None:
+def test_seed_sets_the_weights_without_changing_global_state(shape: tuple[int, int]) -> None:
     torch.manual_seed(5)
     first, again, other = (network(shape, 2, seed=n).state_dict() for n in (1, 1, 2))
     after = torch.rand(1)
@@ -30,7 +30,7 @@ def test_seed_sets_the_weights_and_no_global_state(shape: tuple[int, int]) -> No
     assert torch.equal(after, torch.rand(1))
 
 
-def test_small_images_have_a_dense_network() -> None:
+def test_small_images_use_a_dense_network() -> None:
     model = network((8, 6), 4, seed=2)
     assert [tuple(p.shape) for p in model.parameters()] == [(32, 48), (32,), (10, 32), (10,)]
     x = torch.rand((3, 1, 8, 6), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Training under torchrun: the model of one process, and the same results after a rank has died."""
+"""Training under torchrun: the same model as one process, and the same results after a rank dies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_on_two_ranks(logs: Path, *command: str, tries: int = 3) -> subprocess.Co
 
 
 def trained(folder: Path) -> list[Any]:
-    """Return what each of the two ranks wrote."""
+    """Return the output of each of the two ranks."""
     folder.mkdir(exist_ok=True)
     done = run_on_two_ranks(folder / "logs", worker.__file__, str(folder))
     assert done.returncode == 0, done.stderr
@@ -67,13 +67,13 @@ def test_training_resumes_after_a_rank_died(tmp_path: Path) -> None:
     assert not list(killed.glob("*.json"))
     assert (killed / "plain.pt").exists()
     assert trained(killed) == whole
-    # Without draws two ranks do what one process does, though the last batches have a single image.
+    # Without random draws two ranks train as one process does, even if the last batch has one image.
     training = Training("plain", None, worker.PLAN).go()
     curve, found = whole[0]["plain"]
     np.testing.assert_allclose(curve, training.curve, rtol=1e-5)
     for two, one in zip(found, weights(training.model), strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-3, atol=1e-5)
-    # A checkpoint of two ranks is not continued by one.
+    # One process rejects a checkpoint of two ranks.
     with pytest.raises(ValueError, match="ranks"):
         Training("plain", tmp_path / "whole" / "plain.pt", worker.PLAN).go()
 
@@ -88,7 +88,7 @@ def test_image_study_on_two_ranks_resumes_with_the_same_table(tmp_path: Path) ->
     def table() -> bytes:
         done = run_on_two_ranks(tmp_path / "logs", *command)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("wrote ") == 1  # by the first process alone
+        assert done.stdout.count("wrote ") == 1  # by the first process only
         return (out / "table.csv").read_bytes()
 
     first = table()

@@ -243,7 +243,7 @@ def test_invalid_sizes() -> None:
         (lambda: sized(np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z), "scale has shape"),
         (lambda: ball.masked(np.ones(4)), "mask has shape"),
         (lambda: onto_ball(ball), "no scale"),
-        (lambda: LinearProblem("logistic", ball, eta=1.0), "own feature_scale"),
+        (lambda: LinearProblem("logistic", ball, eta=1.0), "feature_scale= of the problem"),
         (
             lambda: worst_case_density(loss, z, ball, 1.0, ENTROPIC, at=z, n_samples=4, rng=rng(0)),
             "without clip or feature_scale",

@@ -20,7 +20,7 @@ from tests.support.arrays import Arrays
 from tests.support.divergences import on_each, select
 
 WITH_A_LIMIT = [d for d in select() if d.family != "indicator" and d.parameter != 50]
-"""Those whose value tends to the mean as eta grows."""
+"""Divergences whose value tends to the mean as eta increases."""
 
 
 class Case(NamedTuple):
@@ -36,12 +36,12 @@ class Exact(NamedTuple):
 
 
 def cases(*, single: bool, most: int) -> list[Case]:
-    """Rows that single precision holds exactly, or, for doubles only, full digits and large offsets."""
+    """Rows that are exact in single precision, or, for doubles only, with full digits and large offsets."""
     random = np.random.default_rng(20 if single else 21)
     dtype = np.float32 if single else np.float64
     offsets = (0.0, 1.0, -1e3) if single else (0.0, -1e4, 1e8)
     found = []
-    # 1.37 keeps off the etas at which a kinked phi has more than one solution up to rounding.
+    # 1.37 avoids values of eta at which a kinked phi has several solutions up to rounding.
     exponents = [-10, -7, -4, -2, -1, -0.5, 0, 0.5, 1, 3, 4, 6, 8, 10]
     for n, eta in enumerate(1.37 * 10.0 ** np.array(exponents)):
         m = (1, 2, 3, 5, 8, 17, most)[n % 7]
@@ -98,14 +98,14 @@ def check(case: Case, d: Divergence, arrays: Arrays) -> None:
     assert abs(np.sum(w) - 1) <= (1e-12 if double else 1e-5), where
     assert np.all(w >= 0), where
     assert abs(float(mp.mpf(float(out.value)) - exact.value)) <= (1e-13 if double else 1e-5) * size, where
-    # mu is one number, rounded at its own size by h, and that costs h^2/(2 eta) E phi*''.
+    # The rounding h of mu costs h^2/(2 eta) E phi*''.
     rounded = (arrays.eps * float(out.mu)) ** 2 / case.eta
     assert abs(float(out.gap)) <= 64 * arrays.eps * size + rounded, where
 
 
 @on_each(extreme=False)
 def test_rows_of_many_kinds(d: Divergence, arrays: Arrays) -> None:
-    # Large orders need hundreds of digits an operation: short rows.
+    # Large orders need hundreds of digits per operation: short rows.
     most = 17 if abs(d.parameter or 0) >= 10 else 64
     for single in (True, False) if arrays.eps < 1e-10 else (True,):
         for case in cases(single=single, most=most):
@@ -113,9 +113,9 @@ def test_rows_of_many_kinds(d: Divergence, arrays: Arrays) -> None:
 
 
 def test_mu_is_rounded_to_the_safe_side(arrays: Arrays) -> None:
-    """Where mu is coarse against eta, and where s is next to a pole, the dual at mu is finite and close."""
+    """The dual at mu is finite and accurate if mu is coarse compared with eta or s is near a pole."""
     random = np.random.default_rng(9)
-    coarse = 0.5 / arrays.eps**0.5  # an offset whose rounding is comparable with the first eta
+    coarse = 0.5 / arrays.eps**0.5  # an offset whose rounding is comparable to the first eta
     first = 1.5 * arrays.eps * coarse
     for offset, eta in ((coarse, first), (0.0, 1e-3), (0.0, 0.3), (0.0, 5.0), (0.0, 50.0)):
         f = random.random((100, 20))
@@ -123,7 +123,7 @@ def test_mu_is_rounded_to_the_safe_side(arrays: Arrays) -> None:
         for d in WITH_A_LIMIT:
             gap = arrays.numpy(worst_case(f, eta, d).gap)
             assert np.max(np.abs(gap)) <= 64 * arrays.eps * (1 + offset), (d.name, offset, eta)
-    # Of many rows whose largest loss is next to the pole, none has an infinite dual.
+    # The largest loss of many rows is near the pole, and no dual is infinite.
     f = random.random((1000, 12))
     f = arrays.asarray(f - f.max(axis=-1, keepdims=True))
     for k in (-100, -300):

@@ -31,7 +31,7 @@ def each(losses: Any = F, eta: Any = 1.0, divergence: Any = ENTROPIC, p: Any = N
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_nonfinite_losses(bad: float, arrays: Arrays) -> None:
-    """For every method of solution, wherever they stand, also where p is zero."""
+    """For every solver, at every position, also where p is zero."""
     message = rf"losses contains {bad}; expected finite numbers"
     for f in ([0.0, bad], [bad], [bad, bad], [[0.0, 1.0, 2.0, 3.0, 4.0], [1.0, bad, 2.0, 3.0, 4.0]]):
         x = arrays.asarray(f)
@@ -49,7 +49,7 @@ def test_nonfinite_losses(bad: float, arrays: Arrays) -> None:
                         bisection(x, 1.0, d, tol=1e-3, p=p)
 
 
-# What the message says of a value, after the name of the argument.
+# The message for a value, after the name of the argument.
 SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
     ("losses", ValueError): [(np.zeros(x), f"has shape {x}; expected at least one") for x in ((), (3, 0))],
     ("losses", TypeError): [
@@ -58,7 +58,7 @@ SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
             for x in ("int64", "bool", "complex128")
         ),
         *((x, f"is {x!r}, of type {type(x).__name__}; expected an array") for x in ([0.0, 1.0], 1.5, None)),
-        (np.ma.array(F, mask=F > 1), "is a masked array; expected a plain one"),
+        (np.ma.array(F, mask=F > 1), "is a masked array; expected a plain array"),
     ],
     ("eta", ValueError): [
         *((x, f"is {x!r}; expected a positive number") for x in (0, -1.0, nan, inf)),
@@ -73,8 +73,8 @@ SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
     ("divergence", TypeError): [(x, f"is {x!r}; expected a Divergence") for x in (2, None, Divergence)],
     ("divergence", ValueError): [("KL", "is 'KL'; expected one of entropic, quadratic")],
     ("p", ValueError): [
-        (np.array([1.5, -0.5, 0.0]), "contains -0.5; expected probabilities, none negative"),
-        (np.array([nan, 1.0, 0.0]), "contains nan; expected probabilities"),
+        (np.array([1.5, -0.5, 0.0]), "contains -0.5; expected nonnegative probabilities"),
+        (np.array([nan, 1.0, 0.0]), "contains nan; expected nonnegative probabilities"),
         *((np.array(x), f"sums to {sum(x)} along") for x in ([0.5, 0.25, 0.0], [0.5, inf, 0.0], [0.0] * 3)),
         (np.array([[0.5, 0.5, 0.0], [0.5, 0.75, 0.0]]), "sums to 1.25 along the last axis; expected 1"),
         *((np.ones(x), f"has shape {x}; expected a shape") for x in ((), (1,), (2,), (1, 2, 3))),
@@ -175,7 +175,7 @@ def test_arrays_of_two_libraries(doubles: Arrays) -> None:
                 call()
 
 
-def test_losses_whose_range_overflows_are_solved_or_refused() -> None:
+def test_losses_whose_range_overflows_are_solved_or_rejected() -> None:
     losses = np.array([0.0, 1e308, -1e308])
     with backend("numpy"), pytest.raises(ValueError, match="losses / eta overflows float64"):
         worst_case(losses, 0.2, ENTROPIC)
@@ -189,12 +189,12 @@ def test_p_that_sums_to_one_in_single_precision_is_rescaled() -> None:
     assert abs(out.gap) <= 1e-15
 
 
-def test_tensors_without_a_number_for_each_entry() -> None:
+def test_sparse_and_meta_tensors_are_rejected() -> None:
     torch = pytest.importorskip("torch")
     f, eta = torch.ones(2, 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     for calls, message in (
         (each(f.to_sparse()), r"losses is a tensor of layout torch\.sparse_coo; expected a"),
-        (each(f.to("meta")), "losses is on the device meta, which holds no numbers"),
+        (each(f.to("meta")), "losses is on the meta device, which holds no numbers"),
         (each(f, eta.to_sparse()), r"eta is a tensor of layout torch\.sparse_coo"),
     ):
         for call in calls:

@@ -1,4 +1,4 @@
-"""The budget form against exact solutions at a price, whose minimum over the price it is; its derivatives."""
+"""Worst cases within a budget, against exact solutions at the optimal price; their derivatives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMOOTH = [ENTROPIC, QUADRATIC, cressie_read(0.5), cressie_read(3), QUARTIC_BY_FU
 
 
 def spent(weights: Any, d: Divergence, p: Any) -> float:
-    """The divergence of weights from p, of the centred phi."""
+    """The divergence of weights from p, for the centred phi."""
     assert d.family is not None
     with mp.workdps(30):
         terms = [
@@ -43,7 +43,7 @@ def spent(weights: Any, d: Divergence, p: Any) -> float:
 
 
 @on_each(limit=False, extreme=False)
-def test_budget_is_kept_and_no_dual_bound_is_below_the_value(d: Divergence) -> None:
+def test_weights_meet_the_budget_and_the_exact_dual_bounds_the_value(d: Divergence) -> None:
     """Weights within the budget attain the value, and the exact dual at eta bounds it from above."""
     for backend_name, p, budget in product(("numpy", "numba"), (None, P), (0.003, 0.05, 0.2, 0.7, 3.0)):
         with backend(backend_name):
@@ -82,14 +82,14 @@ def test_closed_forms() -> None:
     for budget in (0.0, 1e-4, 0.02):
         chi = worst_case(F, budget=budget, divergence=QUADRATIC)
         assert float(chi.value) == pytest.approx(mean + (2 * budget * variance) ** 0.5, abs=1e-15)
-    # A sixth of the mass goes from the lowest loss to the largest.
+    # A sixth of the mass moves from the smallest loss to the largest.
     assert float(worst_case(F, budget=1 / 3, divergence=ABSOLUTE).value) == pytest.approx(mean + 1.32 / 6)
     assert float(worst_case(F, budget=1 / 6, divergence=HINGE).value) == pytest.approx(mean + 1.32 / 6)
     for budget in (0.0, 5.0):
         assert float(worst_case(F, budget=budget, divergence=indicator(0.5)).value) == pytest.approx(1.9 / 3)
 
 
-def test_a_radius_that_does_not_bind_gives_the_maximum() -> None:
+def test_budget_that_does_not_bind_gives_the_maximum() -> None:
     for d in (ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, HINGE):
         solution = worst_case(F, budget=1e3, divergence=d)
         assert (float(solution.value), float(solution.eta), float(solution.gap)) == (0.9, 0, 0)
@@ -97,7 +97,7 @@ def test_a_radius_that_does_not_bind_gives_the_maximum() -> None:
 
 
 def test_losses_of_any_size() -> None:
-    """The value is homogeneous in the losses, to the end of the range; beyond it, the price is refused."""
+    """The value is homogeneous in the losses over the whole range; overflow of the price is an error."""
     for backend_name in ("numpy", "numba"):
         with backend(backend_name):
             for d in (ENTROPIC, QUADRATIC, cressie_read(1.5), cressie_read(3), HINGE, QUARTIC_BY_FUNCTIONS):
@@ -111,7 +111,7 @@ def test_losses_of_any_size() -> None:
                 worst_case(F * 1e308, budget=1e-30, divergence=ENTROPIC)
 
 
-def test_equal_losses_and_a_radius_of_zero_beside_other_rows() -> None:
+def test_rows_with_equal_losses_or_zero_budget_in_a_batch() -> None:
     f, budget = np.array([[1.0, 1, 1], [0, 1, 2], [0, 1, 2]]), np.array([0.1, 0.0, 0.1])
     for d in NAMED:
         out = worst_case(f, budget=budget, divergence=d)
@@ -140,7 +140,7 @@ def test_invalid_arguments() -> None:
 
 
 def fields(d: Divergence) -> Any:
-    """All that carries derivatives, as a function of losses, budget and a distribution that need not sum to one."""
+    """The differentiable fields as a function of losses, budget and an unnormalised distribution."""
 
     def function(f: Any, budget: Any, p: Any) -> Any:
         out = worst_case(f, budget=budget, divergence=d, p=p / p.sum(-1, keepdim=True))
@@ -158,7 +158,7 @@ def test_gradcheck(d: Divergence) -> None:
         torch.asarray(x).clone().requires_grad_() for x in (F[None, :4], np.array([0.07]), P[None, :4])
     ]
     function = fields(d)
-    # A divergence known by its functions is solved to a gap of rounding, its price to the root of that.
+    # For a divergence given by its functions, the price is accurate to the square root of rounding only.
     tolerances = {"eps": 1e-4, "atol": 1e-4, "rtol": 1e-3} if d.family is None else {}
     assert torch.autograd.gradcheck(
         function, arguments, fast_mode=True, check_forward_ad=d.family is not None, **tolerances
@@ -167,8 +167,8 @@ def test_gradcheck(d: Divergence) -> None:
         assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True)
 
 
-def test_levels_that_exchange_mass_around_a_bend() -> None:
-    """Forward and backward derivatives are adjoint, and those of differences, where r is not zero between."""
+def test_two_levels_exchange_mass_around_a_smooth_part() -> None:
+    """Forward and backward derivatives are adjoint and agree with finite differences, with r > 0 between."""
     f = np.array([[0.0, 1.0, 1.3, 2.0], [3.0, 1.8, 1.2, -1.0]])
     p = np.array([[0.3, 0.2, 0.4, 0.1], [0.1, 0.3, 0.2, 0.4]])
     budget, along_budget, step = np.array([0.2, 0.3]), np.array([0.3, -0.2]), 1e-4
@@ -184,7 +184,7 @@ def test_levels_that_exchange_mass_around_a_bend() -> None:
 
     _, mu, weights, eta = solve(0.0)
     low, high = (np.take_along_axis(weights / p, g(f, axis=1)[:, None], 1) for g in (np.argmin, np.argmax))
-    assert np.all((low > 0) & (low < 0.5) & (high > 1.5))  # the lowest level gives mass to the largest one
+    assert np.all((low > 0) & (low < 0.5) & (high > 1.5))  # the lowest level gives mass to the highest
     at = SolvedBudget(ROUNDED_ABSOLUTE, f, budget, p, mu, weights, eta)
     forward = at.jvp(df, along_budget, dp)
     in_f, in_budget, in_p = at.vjp(*factors, [True, True, True])
@@ -195,7 +195,7 @@ def test_levels_that_exchange_mass_around_a_bend() -> None:
         np.testing.assert_allclose(derivative, (after - before) / (2 * step), atol=1e-6)
 
 
-def test_rows_of_rows_have_the_derivatives_of_rows() -> None:
+def test_derivatives_do_not_depend_on_the_batch_shape() -> None:
     f = np.array([[0.0, 1.0, 1.3, 2.0], [3.0, 1.8, 1.2, -1.0], [0.3, 0.1, 0.7, 0.2]])
     budget = np.array([0.2, 0.3, 0.01])
     df = np.random.default_rng(1).normal(size=f.shape)
@@ -212,7 +212,7 @@ def test_rows_of_rows_have_the_derivatives_of_rows() -> None:
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_torch_func() -> None:
-    """Against mean + sqrt(2 r Var f), which chi-square is while no weight is zero."""
+    """Against mean + sqrt(2 r Var f), the chi-square value if no weight is zero."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     func, f, r = torch.func, torch.tensor(np.stack([F, F[::-1] / 2])), torch.tensor([0.01, 0.02]).double()
 

@@ -1,4 +1,4 @@
-"""`check_divergence` names what is wrong with each of many broken divergences."""
+"""`check_divergence` reports the error in each of many invalid divergences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def on_positives(phi: Function) -> Function:
     return where(lambda x: x < 0, constant(inf), phi)
 
 
-def sound() -> Divergence:
+def valid_divergence() -> Divergence:
     """(x - 1)^2/2, from functions alone."""
     return Divergence(
         "sound",
@@ -57,7 +57,7 @@ def raising(x: Array) -> Array:
     raise ZeroDivisionError("by accident")
 
 
-d = sound().phi, sound().conj, sound().dconj, sound().d2conj
+d = valid_divergence().phi, valid_divergence().conj, valid_divergence().dconj, valid_divergence().d2conj
 PHI, CONJ, DCONJ, D2CONJ = d
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
@@ -81,7 +81,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "conj of another phi": ({"conj": lambda s: CONJ(s) / 2}, "conj is not the conjugate of phi: conj("),
     "conj too large": ({"conj": lambda s: CONJ(s) + 0.2}, "the conjugate of phi: at s = "),
     "conj not truncated": ({"conj": lambda s: s + s * s / 2}, "the conjugate of phi: at s = "),
-    "dconj negative": ({"dconj": lambda s: 1 + s}, "; a density is not negative: truncate it at 0."),
+    "dconj negative": ({"dconj": lambda s: 1 + s}, "; a density must be nonnegative: truncate it at 0."),
     "dconj scaled": ({"dconj": lambda s: 1.1 * DCONJ(s)}, "dconj is not the derivative of the conjugate"),
     "dconj decreasing": (
         {"dconj": where(lambda s: s > 1, constant(0.5), DCONJ)},
@@ -95,9 +95,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "recession": ({"recession": 7.0}, "recession is 7, but the functions give inf."),
     "curvature1": ({"curvature1": 3.0}, "curvature1 is 3, but the functions give 1."),
     **{
-        f"{name} {fault}": ({name: function}, f"{name} {message}")
+        f"{name} {error}": ({name: function}, f"{name} {message}")
         for name, whole in zip(("phi", "conj", "dconj", "d2conj"), d, strict=True)
-        for fault, function, message in (
+        for error, function, message in (
             ("raises", raising, "raises ZeroDivisionError on an array: by accident."),
             ("has another shape", lambda x, f=whole: f(x)[:3], "returns shape "),
             ("is a number", lambda x: 1.0, "returns 1.0, of type float, for an array"),
@@ -113,20 +113,20 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_a_sound_divergence_has_no_findings(doubles: Arrays) -> None:
-    assert check_divergence(sound()) == []
+def test_valid_divergence_has_no_errors(doubles: Arrays) -> None:
+    assert check_divergence(valid_divergence()) == []
     bad = replace(ENTROPIC, phi=on_positives(lambda x: x * array_namespace(x).log(x) - x + 1))
     assert check_divergence(bad) == ["phi is NaN at 0."]
 
 
-def test_each_finding_is_named() -> None:
-    for fault, (changes, sentence) in BROKEN.items():
-        found = check_divergence(replace(sound(), **changes))
-        assert any(sentence in one for one in found), (fault, found)
+def test_each_error_is_reported() -> None:
+    for error, (changes, sentence) in BROKEN.items():
+        found = check_divergence(replace(valid_divergence(), **changes))
+        assert any(sentence in one for one in found), (error, found)
         assert all(one.endswith(".") for one in found)
 
 
-def test_a_wrong_order_is_found() -> None:
+def test_function_of_another_order_is_reported() -> None:
     for k in (-1.0, 0.5, 1.5, 3.0):
         for name in ("phi", "conj", "dconj", "d2conj"):
             mixed = replace(cressie_read(k), **{name: getattr(cressie_read(k + 0.1), name)})
@@ -142,15 +142,15 @@ def test_bad_arguments() -> None:
     for name in ("phi", "conj", "dconj", "d2conj"):
         changes: dict[str, Any] = {name: 3.0}
         with pytest.raises(TypeError, match=f"{name} is 3.0; expected a function of an array"):
-            replace(sound(), **changes)
+            replace(valid_divergence(), **changes)
     number: Any = 7
     with pytest.raises(TypeError, match="name is 7; expected a string"):
-        replace(sound(), name=number)
+        replace(valid_divergence(), name=number)
     with pytest.raises(TypeError, match="divergence is 7; expected a Divergence"):
         check_divergence(number)
 
 
-def test_a_function_must_keep_single_precision() -> None:
+def test_function_must_keep_single_precision() -> None:
     sound = cressie_read(2)
     own = Divergence(
         "own", sound.phi, sound.conj, sound.dconj, lambda s: np.where(s > -1, 1.0, 0.0), slope1=0.0

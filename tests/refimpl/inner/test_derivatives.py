@@ -1,4 +1,4 @@
-"""The derivative of the worst case along a direction, against differences of solutions."""
+"""`worst_case_jvp` against finite differences of solutions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SMOOTH = [
     QUARTIC_BY_FUNCTIONS,
     anonymous(cressie_read(0.5)),
 ]
-# With what is fixed off ties: the weights move with p alone.
+# Away from ties, the weights of these depend on p alone.
 KINKED = [indicator(0.37), ABSOLUTE, HINGE, anonymous(indicator(0.37)), anonymous(ABSOLUTE), HALF]
 
 
 def difference(d: Divergence, p: Any, df: Any, deta: Any, dp: Any, h: float = 1e-6) -> dict[str, Any]:
-    """Central differences of the three fields."""
+    """Central differences of value, mu and weights."""
 
     def at(t: float) -> Any:
         distribution = None
@@ -63,7 +63,7 @@ DIRECTIONS = {
 
 
 @pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
-def test_against_differences(d: Divergence) -> None:
+def test_jvp_agrees_with_finite_differences(d: Divergence) -> None:
     for direction, (df, deta, dp) in DIRECTIONS.items():
         for p in (None, P) if direction != "p" else (P,):
             tangent = worst_case_jvp(F, ETA, d, df, deta=deta, dp=None if p is None else dp, p=p)
@@ -85,7 +85,7 @@ def test_extreme_eta_gives_no_nan(dtype: Any) -> None:
             np.testing.assert_allclose(worst_case_jvp(f, eta, d, df, p=p).value, limit, rtol=1e-5)
 
 
-def test_a_large_eta_loses_no_digit() -> None:
+def test_large_eta_is_accurate() -> None:
     """The leading term of the derivative of the value in eta is -Var f / (2 eta^2)."""
     for d in (ENTROPIC, QUADRATIC, cressie_read(3)):
         tangent = worst_case_jvp(F, 1e5, d, deta=1.0)
@@ -104,8 +104,8 @@ def test_ties_share_in_proportion_to_p() -> None:
     np.testing.assert_allclose(moves, [4 / 9, 0, 2 / 9, 3 / 9])
 
 
-def test_a_point_without_mass_may_gain_some() -> None:
-    """One-sided where p is zero; and a direction that leaves it there does not see it."""
+def test_direction_that_adds_mass_to_a_point_of_probability_zero() -> None:
+    """The derivative is one-sided where p is zero; other directions ignore the point."""
     p, dp = np.array([0.0, 0.3, 0.3, 0.4]), np.array([1.0, 0.0, 0.0, 0.0])
     f, h = np.array([0.9, 0.2, 0.7, 0.4]), 1e-7
     for d in (ENTROPIC, QUADRATIC, cressie_read(1.5)):
@@ -117,7 +117,7 @@ def test_a_point_without_mass_may_gain_some() -> None:
     assert np.isfinite(worst_case_jvp(f + 5 * dp, 0.5, cressie_read(-1), dp=dp[::-1] * 0.1, p=p).value)
 
 
-def test_invalid_directions_are_refused() -> None:
+def test_invalid_directions_are_rejected() -> None:
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict: not installed")
     wrong: Any
     for wrong, error, message in (

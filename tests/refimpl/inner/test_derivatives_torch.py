@@ -1,4 +1,4 @@
-"""Derivatives of the worst case by torch: every mode, every argument, and second ones through a model."""
+"""Derivatives of the worst case with torch: every mode, every argument, second derivatives, a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # torch's own, in its forward mode
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),  # raised by torch in forward mode
 ]
 
 SMOOTH = [
@@ -53,7 +53,7 @@ P = [[0.1, 0.2, 0.4, 0.3], [0.3, 0.15, 0.35, 0.2]]
 
 
 def fields(d: Divergence) -> Callable[..., Any]:
-    """The three fields as a function of losses, eta and a distribution, which the steps of a check may leave."""
+    """Value, mu and weights as a function of losses, eta and an unnormalised distribution."""
 
     def function(f: Any, eta: Any, p: Any = None) -> Any:
         out = worst_case(f, eta, d, p=None if p is None else p / p.sum(-1, keepdim=True))
@@ -63,8 +63,8 @@ def fields(d: Divergence) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("backend_name", ["torch", "numba", "numpy"])
-def test_the_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
-    """Danskin's theorem, to the last bit; all but the gap carry one, and the value is the same without."""
+def test_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
+    """Danskin's theorem, to the last bit. All but the gap carry gradients, and values do not change."""
     rows = [[0.11, -0.42, 0.9], [1e8 + 0.11, 1e8, 1e8 - 0.3], [1.0, 1.0, 0.0]]
     with backend(backend_name):
         for d, dtype in product((*select(usual=True), anonymous(ENTROPIC)), (torch.float64, torch.float32)):
@@ -85,7 +85,7 @@ def test_the_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
             assert all(bool(torch.all(torch.isfinite(x))) for x in gradients), d.name
 
 
-def test_who_requires_a_gradient() -> None:
+def test_functions_without_derivatives_reject_tensors_that_require_them() -> None:
     f, eta, p = tensor(F[0], True), tensor(0.5, True), tensor([0.25] * 4, True)
     assert worst_case(f.detach(), eta, ENTROPIC).value.requires_grad
     assert worst_case(f.detach(), 0.5, ENTROPIC, p=p).value.requires_grad
@@ -110,7 +110,7 @@ def test_gradcheck(d: Divergence) -> None:
         assert torch.autograd.gradgradcheck(fields(d), arguments, fast_mode=True)
 
 
-def test_gradcheck_of_one_eta_and_one_p_for_all_rows() -> None:
+def test_gradcheck_with_eta_and_p_shared_by_all_rows() -> None:
     arguments = (tensor(F, True), tensor(0.7, True), tensor(P[0], True))
     assert torch.autograd.gradcheck(fields(QUADRATIC), arguments)
     assert torch.autograd.gradgradcheck(fields(ENTROPIC), arguments)
@@ -118,8 +118,8 @@ def test_gradcheck_of_one_eta_and_one_p_for_all_rows() -> None:
 
 @pytest.mark.parametrize("distribution", [False, True], ids=["uniform", "p"])
 @pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
-def test_backward_is_the_transpose_of_the_product(d: Divergence, distribution: bool) -> None:
-    """For kinked divergences too, whose product is tested against differences."""
+def test_backward_is_the_transpose_of_the_jvp(d: Divergence, distribution: bool) -> None:
+    """Also for kinked divergences, whose jvp is tested against finite differences."""
     f, eta, p = tensor(F, True), tensor(ETA, True), tensor(P, True)
     generator = torch.Generator().manual_seed(0)
     out = worst_case(f, eta, d, p=p if distribution else None)
@@ -169,8 +169,8 @@ def test_torch_func() -> None:
 
 
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, indicator(0.37)], ids=name_of)
-def test_torch_func_on_all_that_is_returned(d: Divergence) -> None:
-    """Value, mu and weights, row by row in plain backward mode and at once in both modes of torch.func."""
+def test_torch_func_on_all_fields(d: Divergence) -> None:
+    """Value, mu and weights, row by row in backward mode and batched in both modes of torch.func."""
 
     def together(f: Any, eta: Any, p: Any) -> Any:
         return torch.cat([x.reshape(-1) for x in fields(d)(f, eta, p)])
@@ -184,11 +184,11 @@ def test_torch_func_on_all_that_is_returned(d: Divergence) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_into_one_graph_with_a_model() -> None:
-    """Without warnings, to all that is returned and its gradient, in both forms of the worst case."""
+def test_torch_compile_gives_one_graph_with_a_model() -> None:
+    """Without warnings, for all fields and their gradients, at a price and within a budget."""
     compiler = "inductor" if which("g++") or which("clang++") else "aot_eager"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's compiler deprecates parts of itself on import
+        warnings.simplefilter("ignore")  # importing torch's compiler raises deprecation warnings
         inductor = import_module("torch._inductor.config")
         import_module("torch._inductor.compile_fx")
     torch.manual_seed(0)
@@ -215,7 +215,7 @@ def test_compiled_into_one_graph_with_a_model() -> None:
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, factors))
 
 
-def test_zero_weights_that_underflow_give_no_nan() -> None:
+def test_weights_that_underflow_give_no_nan() -> None:
     for d in (ENTROPIC, QUADRATIC, cressie_read(0.5), cressie_read(3)):
         f, eta, p = tensor([0.0, 1.0, -3.0], True), tensor(1e-9, True), tensor([0.2, 0.5, 0.3], True)
         out = worst_case(f, eta, d, p=p)

@@ -42,7 +42,7 @@ def constants(d: Divergence) -> tuple[float, float, float, float]:
 
 @lru_cache(None)
 def points(d: Divergence) -> list[tuple[float, list[float]]]:
-    """Points s that single precision holds, and the conjugate with three derivatives at each of them."""
+    """Points s that are exact in single precision, with the conjugate and three derivatives at each."""
     phi, conj = exact(definitions.phi, d), exact(definitions.conjugate, d)
     slope0, _, recession, _ = constants(d)
     with mp.workdps(50):
@@ -54,12 +54,12 @@ def points(d: Divergence) -> list[tuple[float, list[float]]]:
         if slope0 > -inf:
             ss += [slope0 - 0.25, slope0 - 2]
         found = [(s, [float(mp.diff(conj, s, n)) for n in range(4)]) for s in ss if s < recession]
-        # Elsewhere a rounding of s moves the density by more than itself.
+        # Elsewhere the rounding of s changes the density by more than its size.
         return [(s, f) for s, f in found if abs(s) * abs(f[2]) < 1e4 * max(f[1], 1e-30) or f[1] == 0]
 
 
 def spread(value: float) -> float:
-    """The size of a value, and of the error that exp makes of a rounded exponent."""
+    """The size of a value, and of the error of exp at a rounded exponent."""
     return abs(value) * (1 + abs(float(np.log(abs(value))))) if value else 0.0
 
 
@@ -71,7 +71,7 @@ def test_conjugate_and_its_derivatives(arrays: Arrays) -> None:
         found = [arrays.numpy(f(at)).astype(np.float64) for f in (d.conj, d.dconj, d.d2conj)]
         few = 16 * arrays.eps  # each is a handful of operations
         for i, (s, (conj, x, d2, d3)) in enumerate(some):
-            # A backward error of a few roundings in s, and a forward one in the result.
+            # A backward error of a few roundings in s, and a forward error in the result.
             size = abs(s) * spread(x) + spread(conj) + abs(s * x - conj)
             assert abs(found[0][i] - conj) <= few * size, (d.name, s)
             assert abs(found[1][i] - x) <= few * (abs(s) * abs(d2) + spread(x)), (d.name, s)
@@ -88,7 +88,7 @@ def test_phi(arrays: Arrays) -> None:
         for x, value in zip(xs, out, strict=True):
             with mp.workdps(40):
                 true = phi(mp.mpf(x))
-                # It is a difference of terms the size of x phi'(x), k times larger than phi itself.
+                # phi is a difference of terms of size x phi'(x), k times as large as phi.
                 term = x * abs(mp.diff(phi, x)) if d in SMOOTH and x > 0 else true
             if true > largest / 1e3 or term > largest / 1e3:
                 assert value > largest / 1e6
@@ -116,7 +116,7 @@ def test_densities_end_at_zero_and_at_infinity(arrays: Arrays) -> None:
             assert np.all(arrays.numpy(d.dconj(arrays.asarray([-2.0, -50.0]))) > 0)
 
 
-def test_arguments_are_kept(arrays: Arrays) -> None:
+def test_functions_do_not_modify_their_arguments(arrays: Arrays) -> None:
     values = [-2.5, -1.0, -0.25, 0.0, 0.5, 1.0, 3.0]
     for d in EVERY:
         for function in (d.phi, d.conj, d.dconj, d.d2conj):
@@ -139,7 +139,7 @@ def test_constants(doubles: Arrays) -> None:
         derived = Divergence("mine", d.phi, d.conj, d.dconj, d.d2conj)
         found = (derived.slope0, derived.slope1, derived.recession)
         assert found == pytest.approx(constants(d)[:3], rel=1e-9, abs=1e-9), d.name
-        if d == HINGE or d == indicator(1.0):  # straight on the left of 1, and kinked there
+        if d == HINGE or d == indicator(1.0):  # linear left of 1, with a kink at 1
             assert derived.curvature1 in (0.0, inf)
         else:
             assert derived.curvature1 == pytest.approx(constants(d)[3], rel=1e-9), d.name
@@ -183,7 +183,7 @@ def test_near_the_limits(arrays: Arrays) -> None:
         few = 32 * arrays.eps  # a handful of operations; exponents here are below 10
         with mp.workdps(50):
             for x, value in zip(XS, arrays.numpy(d.phi(arrays.asarray(XS))).tolist(), strict=True):
-                # phi = x phi'(x) - phi*(phi'(x)) loses what the two terms have in common.
+                # The terms of phi = x phi'(x) - phi*(phi'(x)) cancel.
                 term = x * mp.diff(phi, x)
                 assert abs(value - phi(mp.mpf(x))) <= few * (abs(phi(mp.mpf(x))) + abs(term)), (k, x)
             for s, value in zip(SS, arrays.numpy(d.conj(arrays.asarray(SS))).tolist(), strict=True):
@@ -193,7 +193,7 @@ def test_near_the_limits(arrays: Arrays) -> None:
 
 
 def test_near_the_minimum(arrays: Arrays) -> None:
-    """conj is relatively accurate as s -> 0; phi has an error of eps abs(x - 1), not of eps."""
+    """conj has a small relative error as s -> 0; the error of phi is eps abs(x - 1), not eps."""
     for k in (-100.0, -2.0, -1e-9, 0.0, 1e-9, 0.5, 1 - 1e-9, 1 + 1e-9, 1.5, 2.0, 3.0, 50.0):
         d = cressie_read(k)
         phi, conj = exact(definitions.phi, d), exact(definitions.conjugate, d)
@@ -205,5 +205,5 @@ def test_near_the_minimum(arrays: Arrays) -> None:
             for h, value in zip(small, phis, strict=True):
                 assert abs(value - phi(mp.mpf(1 + h))) <= few * abs(h), (k, h)
             for s, value in zip(small, conjs, strict=True):
-                # Beside s itself there is log(1 + (k-1) s)/(k-1), whose error grows with abs(k) s only.
+                # The error of log(1 + (k-1) s)/(k-1) grows with abs(k) s only.
                 assert abs(value / conj(mp.mpf(s)) - 1) <= few, (k, s)

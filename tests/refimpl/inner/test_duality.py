@@ -18,7 +18,7 @@ from phiball.verification.oracles import definitions
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 
-# Quarters are exact in both precisions, and make ties.
+# Quarters are exact in both precisions and give ties.
 losses = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=8)
 etas = st.sampled_from([0.015625, 0.25, 1.0, 4.0, 64.0])
 divergences = st.sampled_from(select(usual=True))
@@ -27,7 +27,7 @@ multipliers = st.integers(-81, 81).map(lambda n: n / 4 + 1 / 8)
 
 
 def distribution(n: int) -> Any:
-    """Probabilities of n points, multiples of 1/64, with a zero where there is room for one."""
+    """Probabilities of n points, multiples of 1/64, with a zero if n is large enough."""
     p = np.arange(1.0, n + 1) % 4 * (n > 3) + (n <= 3)
     p = np.floor(64 * p / p.sum())
     p[0] += 64 - p.sum()
@@ -35,7 +35,7 @@ def distribution(n: int) -> Any:
 
 
 @given(f=losses, eta=etas, d=divergences, mu=multipliers, seed=st.integers(0, 2**31))
-def test_values_are_those_of_the_definitions(
+def test_values_agree_with_the_definitions(
     f: list[float], eta: float, d: Divergence, mu: float, seed: int, arrays: Arrays
 ) -> None:
     assert d.family is not None
@@ -53,7 +53,7 @@ def test_values_are_those_of_the_definitions(
         if abs(exact) > most / 1e3:
             assert abs(float(found)) > most / 1e6
         else:
-            # eta phi* and eta phi are rounded at their own size, and powers by their logarithm more.
+            # Allow for the rounding of eta phi* and eta phi, and for the larger error of powers.
             tol = 64 * arrays.eps * (8 * abs(exact) + max(map(abs, f)) + abs(mu) + eta)
             assert float(found) == pytest.approx(exact, abs=tol)
 
@@ -64,8 +64,8 @@ def test_mass_outside_p_has_infinite_divergence(arrays: Arrays) -> None:
         assert float(primal_value(f, w, 1.0, d, p=p)) == -inf, d.name
 
 
-def test_the_gap_of_large_losses_keeps_its_digits() -> None:
-    """mu + eta has more digits than a number: without the rest, the gap of losses near 1e8 is off by 1e-8."""
+def test_gap_is_accurate_for_large_losses() -> None:
+    """mu + eta is not exact in one number: rounding it would change the gap of losses near 1e8 by 1e-8."""
     f = 1e8 + np.array([0.0, 0.25, 1.0])
     for backend_name, eta in product(("numpy", "numba"), (0.1, 0.3, 0.7)):
         with backend(backend_name):

@@ -1,4 +1,4 @@
-"""Losses in half precision: solved in single, returned in half, with a gap that covers the rounding."""
+"""Half-precision losses are solved in single precision; the gap covers the rounding of the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ["numpy float16", "torch float16", "torch bfloat16"]
 
 
 def halves(kind: str) -> Any:
-    """The losses, of a library and a dtype."""
+    """The losses as an array of a library and dtype."""
     library, dtype = kind.split()
     if library == "numpy":
         return ROWS
@@ -25,27 +25,27 @@ def halves(kind: str) -> Any:
 
 
 def numbers(x: Any) -> Any:
-    """As double precision, which holds them all."""
+    """`x` in double precision, as a NumPy array."""
     return x.astype(np.float64) if isinstance(x, np.ndarray) else x.detach().double().numpy()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gap_covers_the_rounding_of_the_value(kind: str) -> None:
+def test_gap_covers_the_rounding_of_the_value(kind: str) -> None:
     f = halves(kind)
     for d in (ENTROPIC, QUADRATIC, indicator(0.3), cressie_read(1.5)):
         solution = worst_case(f, ETA, d)
         assert {x.dtype for x in vars(solution).values()} == {f.dtype}
         exact = [float(solve_exactly(row, ETA, d.family, d.parameter).value) for row in numbers(f)]
         error = np.abs(numbers(solution.value) - exact)
-        assert np.all(error <= numbers(solution.gap) + 1e-6)  # of single precision
-        assert error.max() > 1e-5  # there is something to cover
+        assert np.all(error <= numbers(solution.gap) + 1e-6)  # the rounding of single precision
+        assert error.max() > 1e-5  # rounding to half precision matters here
         precision = 2.0**-8 if "bfloat16" in kind else 2.0**-11
         assert np.all(numbers(solution.gap) <= 1.02 * precision * np.abs(exact) + 1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_form_is_that_of_single_precision_rounded(kind: str) -> None:
-    """With eta, a radius and a distribution in any precision."""
+def test_result_is_that_of_single_precision_rounded(kind: str) -> None:
+    """With eta, a budget and a distribution in any precision."""
     f = halves(kind)
     wide = f.astype(np.float32) if isinstance(f, np.ndarray) else f.float()
     eta, p = wide[:, 0] + 0.125, wide / wide.sum(-1)[:, None]
@@ -68,7 +68,7 @@ def test_every_form_is_that_of_single_precision_rounded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_gradients_come_in_the_dtype_of_what_they_are_of(kind: str) -> None:
+def test_gradients_have_the_dtype_of_their_arguments(kind: str) -> None:
     f = halves(kind).requires_grad_()
     eta = f.detach().double()[:, 1].requires_grad_()
     p = (0 * f.detach().float() + 1 / 6).requires_grad_()
@@ -77,7 +77,7 @@ def test_gradients_come_in_the_dtype_of_what_they_are_of(kind: str) -> None:
     (solution.value + solution.mu + (solution.weights**2).sum(-1)).sum().backward()
     single = [x.detach().float().requires_grad_() for x in (f, eta, p)]
     expected = worst_case(single[0], single[1], QUADRATIC, p=single[2])
-    # The factor of the weights has been rounded to half, and the gradient of the losses once more.
+    # The factor of the weights is rounded to half precision, and the gradient of the losses again.
     (expected.value + expected.mu).sum().backward(retain_graph=True)
     expected.weights.backward(2 * solution.weights.detach().float())
     precision = 2.0**-8 if "bfloat16" in kind else 2.0**-11
@@ -88,7 +88,7 @@ def test_gradients_come_in_the_dtype_of_what_they_are_of(kind: str) -> None:
 
 
 def test_large_eta_and_other_dtypes() -> None:
-    """mu overflows without a warning; what is not a half stays refused."""
+    """mu overflows without a warning; other dtypes are still rejected."""
     assert np.all(np.isneginf(worst_case(ROWS, 1e6, QUADRATIC).mu))
     for bad in (ROWS.astype(np.longdouble), ROWS.astype(np.int16)):
         with pytest.raises(TypeError, match="losses has dtype"):

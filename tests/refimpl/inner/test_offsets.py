@@ -1,4 +1,4 @@
-"""Rows of different lengths: each is solved as `worst_case` solves it alone."""
+"""`worst_case` with offsets: each row has the same solution as alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _problem() -> tuple[Any, Any, Any]:
 
 
 @on_each(core=True)
-def test_rows_are_solved_as_alone(doubles: Arrays, d: Divergence) -> None:
+def test_rows_have_the_same_solution_as_alone(doubles: Arrays, d: Divergence) -> None:
     f, eta, distribution = (doubles.asarray(x) for x in _problem())
     offsets = doubles.asarray(OFFSETS, doubles.xp.int64)
     for p in (None, distribution):
@@ -79,7 +79,7 @@ def test_derivatives(d: Divergence) -> None:
         torch.testing.assert_close(gradient[finite], expected[finite], rtol=1e-10, atol=1e-10)
 
 
-def test_budget_with_offsets_equals_rows_of_their_own() -> None:
+def test_budget_with_offsets_gives_the_solution_of_each_row() -> None:
     f, p = np.sin(np.arange(9.0)), np.r_[np.full(4, 0.25), np.full(5, 0.2)]
     budget = np.array([0.1, 0.3])
     for d in (ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, indicator(0.4), anonymous(ENTROPIC)):

@@ -1,4 +1,4 @@
-"""True error <= gap + stated rounding: for every length, memory order, stride and precision."""
+"""The true error is at most gap + stated rounding, for every length, memory layout and precision."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.support.divergences import select
 from tests.support.extended_precision import AVAILABLE, FAMILIES, LAYOUTS, Problem, failures
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no extended precision on this machine")
-CLOSED = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), indicator(1.0)]  # judged by a formula
+CLOSED = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), indicator(1.0)]  # with a closed form
 
 
 def judged(f: Any, eta: Any, d: Divergence, p: Any, out: Any) -> list[str]:
-    """The checks of a solution that fail."""
+    """The failing checks of a solution."""
     rows = to_numpy(f).reshape(-1, f.shape[-1])
     distribution = None if p is None else np.broadcast_to(to_numpy(p), f.shape).reshape(rows.shape)
     etas = np.broadcast_to(np.asarray(eta), f.shape[:-1]).reshape(-1)
@@ -39,7 +39,7 @@ def judged(f: Any, eta: Any, d: Divergence, p: Any, out: Any) -> list[str]:
 
 
 def rows_of(m: int, dtype: Any, seed: int) -> tuple[Any, Any]:
-    """Losses of all sizes and offsets, and distributions with zeros and masses far below one."""
+    """Losses of many sizes and offsets, and distributions with zeros and tiny masses."""
     random = np.random.default_rng(seed)
     f = random.normal(size=(3, m)) * [[1.0], [1e-3], [50.0]] + [[0.0], [1.0], [-1e4]]
     f[2] = np.round(f[2])
@@ -50,7 +50,7 @@ def rows_of(m: int, dtype: Any, seed: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("backend_name", ["numpy", "numba"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_error_is_within_gap_and_rounding(layout: str, backend_name: str) -> None:
+def test_error_is_within_gap_and_rounding(layout: str, backend_name: str) -> None:
     move, eta = LAYOUTS[layout], [1e-4, 0.7, 1e6]
     with backend(backend_name):
         for d in (*CLOSED, cressie_read(0.5), cressie_read(1.5), cressie_read(3)):
@@ -76,8 +76,8 @@ def test_many_points_in_single_precision(backend_name: str) -> None:
             assert not judged(f, 0.5, d, distribution, worst_case(f, 0.5, d, p=distribution)), d.name
 
 
-def test_the_judge_sees_what_naive_sums_lose() -> None:
-    """The fault that these tests are for: masses added up one after the other in single precision."""
+def test_naive_summation_fails_the_checks() -> None:
+    """These tests detect masses that are summed sequentially in single precision."""
     f, p = rows_of(30_000, np.float32, 1)
     out = worst_case(f, 0.5, ABSOLUTE, p=p)
     naive = np.array([np.cumsum(row)[-1] for row in out.weights * f], dtype=np.float32)
@@ -85,8 +85,8 @@ def test_the_judge_sees_what_naive_sums_lose() -> None:
     assert "value" in judged(f, 0.5, ABSOLUTE, p, out)
 
 
-def test_a_running_sum_that_misses_the_quantile() -> None:
-    """Masses below the rounding of their running sum still find their place."""
+def test_quantile_is_found_despite_rounding_of_the_cumulative_sum() -> None:
+    """Masses below the rounding of the cumulative sum still count."""
     p = np.append(np.full(4000, 2.0**-60), [0.7, 0.3 - 4000 * 2.0**-60])
     f = np.append(np.linspace(1.0, 2.0, 4000), [0.0, 3.0])
     alpha = float(p[-1] + 2000.5 * 2.0**-60)
@@ -97,7 +97,7 @@ def test_a_running_sum_that_misses_the_quantile() -> None:
 
 
 def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
-    """The mass of the largest loss is as small as rounding, and eta so small that it matters."""
+    """The mass of the largest loss is at rounding level, and eta is so small that it matters."""
     f = arrays.asarray([[146.637, 100.0, 50.0, 0.0], [1.0, 0.5, 0.25, 0.0]])
     for t in (1e-3, 1e-8, 1e-16, 1e-30):
         p = arrays.asarray([t, 0.3, 0.3, 0.4 - t])
@@ -105,11 +105,11 @@ def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
             for eta in (1.0, 1e-5, 1e-8, 1e-12):
                 out = worst_case(f, eta, d, p=p)
                 assert not judged(f, eta, d, p, out), (d.name, t, eta, out)
-    # eta is far below the rounding of mu in single precision, and the gap no more than that rounding.
+    # eta is far below the rounding of mu in single precision, and the gap is at most that rounding.
     f = arrays.asarray([[173864400.0, 173864400.0, 173864576.0]])
     p = arrays.asarray([1 - 8.6e-7, 8.5e-7, 1e-8])
     assert not judged(f, 6e-5, QUADRATIC, p, worst_case(f, 6e-5, QUADRATIC, p=p))
-    if arrays.eps < 1e-10:  # a mass that single precision does not hold
+    if arrays.eps < 1e-10:  # a mass that underflows in single precision
         f, p = arrays.asarray([[0.0, 0.3, 1.0, 3.0]]), arrays.asarray([0.3, 0.7, 1e-9, 5e-53])
         for d in (*select(core=True), indicator(0.001)):
             for eta in (1e-7, 1e-3):
@@ -117,7 +117,7 @@ def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
 
 
 def test_huge_eta(arrays: Arrays) -> None:
-    """Nothing of the value goes to the rounding of weights that eta charges for."""
+    """eta does not magnify the rounding of the weights in the value."""
     random = np.random.default_rng(1)
     f, p = arrays.asarray(random.normal(size=(4, 30))), arrays.asarray(random.dirichlet(np.ones(30), size=4))
     most = 1e37 if arrays.eps > 1e-10 else 1e300
@@ -128,8 +128,8 @@ def test_huge_eta(arrays: Arrays) -> None:
                 assert not judged(f, eta, d, distribution, out), (d.name, eta, distribution is None)
 
 
-def test_the_dual_is_finite_at_the_multiplier_of_the_examples(arrays: Arrays) -> None:
-    """Examples 4 and 5: mu* = max f - eta, where (max f - mu)/eta is the end of the domain of phi*."""
+def test_dual_is_finite_at_the_multiplier_of_examples_4_and_5(arrays: Arrays) -> None:
+    """mu* = max f - eta, where (max f - mu)/eta is the end of the domain of phi*."""
     f = arrays.asarray([0.0, 1.0, 2.5, 4.0])
     for d in (ABSOLUTE, HINGE):
         assert float(dual_value(f, 3.5, 0.5, d)) == float(worst_case(f, 0.5, d).value)
@@ -137,7 +137,7 @@ def test_the_dual_is_finite_at_the_multiplier_of_the_examples(arrays: Arrays) ->
 
 
 def test_losses_near_the_end_of_the_range(doubles: Arrays) -> None:
-    """Finite, right and certified, or refused in words: never NaN."""
+    """The result is finite and certified, or an error is raised; never NaN."""
     f = doubles.asarray([[1e306, -1e306, 0.5e306]])
     for d in (*select(core=True), cressie_read(-100), cressie_read(0)):
         for eta in (1e-300, 1e4, 1e300):
@@ -155,12 +155,12 @@ def test_bounds_are_never_nan(arrays: Arrays) -> None:
     for d in [d for d in select(usual=True) if d.family in FAMILIES]:
         for eta in (1e-30, 1.0, 1e30):
             for mu in (0.5 * most, -0.5 * most):
-                least = -1e-15 * most  # R(f) >= 0, up to the rounding of mu in double precision
+                least = -1e-15 * most  # R(f) >= 0 up to the rounding of mu
                 assert float(dual_value(f, mu, eta, d)[0]) >= least, (d.name, mu, eta)
             assert float(primal_value(f, w, eta, d)[0]) <= 1.0
 
 
-def test_a_budget_in_fortran_order() -> None:
+def test_budget_with_losses_in_fortran_order() -> None:
     f, p = rows_of(3000, np.float32, 5)
     with backend("numpy"):
         for d, distribution in product((QUADRATIC, ABSOLUTE, HINGE, cressie_read(0.5), ENTROPIC), (None, p)):

@@ -1,4 +1,4 @@
-"""The inner problem: atoms, ties, shapes and defaults; Algorithm 2; divergences given as functions alone."""
+"""The inner problem: atoms, ties, shapes and defaults; Algorithm 2; divergences given by functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.divergences import QUARTIC_BY_FUNCTIONS as QUARTIC
 
 
 @pytest.mark.parametrize(("d", "c"), [(ABSOLUTE, 2.0), (HINGE, 1.0)], ids=name_of)
-def test_the_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
+def test_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
     """E4c: mass from at or below max f - c eta moves to the maximum, ties in proportion to p."""
     f, p = [1.0, 0.875, 1.0, 0.25, -2.0, 0.75], [0.1, 0.2, 0.3, 0.1, 0.1, 0.2]
     low = [3, 4] if d is ABSOLUTE else [3, 4, 5]
@@ -34,7 +34,7 @@ def test_the_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -
     assert arrays.numpy(solution.weights).tolist() == pytest.approx(gamma, abs=16 * arrays.eps)
     value = sum(q * max(v, 1 - 0.2 * c) for q, v in zip(p, f, strict=True))
     assert float(solution.value) == pytest.approx(value, abs=16 * arrays.eps)
-    # A loss of max f - 1/2, give or take 2^-23, stays above the edge and moves below it.
+    # A loss 2^-23 above max f - 1/2 keeps its mass, and one 2^-23 below loses it.
     near = 2.0**-23  # all of these are exact in single precision
     out = worst_case(arrays.asarray([1.0, 0.5 + near, 0.5 - near, 0.75]), 0.5 / c, d)
     assert arrays.numpy(out.weights).tolist() == [0.5, 0.25, 0.0, 0.25]
@@ -46,7 +46,7 @@ def test_ties_share_in_proportion_to_p(arrays: Arrays) -> None:
         w = arrays.numpy(worst_case(arrays.asarray(f), 0.4, d, p=arrays.asarray(p)).weights)
         assert w[2] == pytest.approx(3 * w[0], abs=16 * arrays.eps), d.name
         assert w[1] == pytest.approx(2 * w[3], abs=16 * arrays.eps), d.name
-    # E1 with atoms: 1/alpha above the quantile, and what is left spread over it by p.
+    # E1 with atoms: 1/alpha above the quantile, and the rest shared at the quantile in proportion to p.
     f, p = [5.0, 2.0, 2.0, 2.0, 1.0], [0.125, 0.25, 0.125, 0.125, 0.375]
     solution = worst_case(arrays.asarray(f), 1.0, indicator(0.5), p=arrays.asarray(p))
     share = 0.375 / 0.5 / 0.5  # (alpha - mass above)/mass at, over alpha
@@ -71,7 +71,7 @@ def agree(arrays: Arrays, d: Divergence, *pairs: tuple[Any, Any], eps: float = 6
         np.testing.assert_allclose(arrays.numpy(a), arrays.numpy(b), rtol=0, atol=tol, err_msg=d.name)
 
 
-def test_zeros_in_p_leave_the_point_out(arrays: Arrays) -> None:
+def test_points_of_probability_zero_are_ignored(arrays: Arrays) -> None:
     f, p, kept = [0.3, 1e6, 0.7, -1e6, 0.1], [0.25, 0.0, 0.5, 0.0, 0.25], [0, 2, 4]
     fewer, distribution = (arrays.asarray([x[i] for i in kept]) for x in (f, p))
     for d in select(usual=True):
@@ -92,7 +92,7 @@ def test_p_and_eta_broadcast(arrays: Arrays) -> None:
         for d in select(core=True):
             out = worst_case(f, eta, d, p=arrays.asarray(p))
             full = worst_case(f, eta, d, p=arrays.asarray(np.broadcast_to(p, (3, 4, 6))))
-            # Sums run in another order where the strides differ.
+            # Sums have another order if the strides differ.
             agree(arrays, d, (out.weights, full.weights), (out.value, full.value))
             distribution = arrays.asarray(np.broadcast_to(p, (3, 4, 6))[1, 3])
             row = worst_case(f[1, 3, :], float(eta[1, 3]), d, p=distribution)
@@ -106,7 +106,7 @@ def test_p_and_eta_broadcast(arrays: Arrays) -> None:
 
 
 def test_p_is_uniform_by_default_and_validation_can_be_skipped(arrays: Arrays) -> None:
-    """With check=False the solution is the same, and a row with a NaN does no harm to its neighbours."""
+    """check=False gives the same solution, and a row with NaN does not affect other rows."""
     f, eta, _ = problem(arrays, (4, 8))
     uniform = arrays.asarray(np.full(8, 0.125))
     spoilt = arrays.numpy(f).copy()
@@ -118,7 +118,7 @@ def test_p_is_uniform_by_default_and_validation_can_be_skipped(arrays: Arrays) -
         assert np.array_equal(arrays.numpy(out.weights), arrays.numpy(unchecked.weights)), d.name
         mixed = worst_case(arrays.asarray(spoilt), eta, d, check=False)
         assert np.isnan(float(mixed.value[1])), d.name
-        # A kernel may leave such a batch to the reference, which is the same to rounding of the losses.
+        # A kernel may decline such a batch; the reference agrees up to rounding.
         agree(arrays, d, *((mixed.value[row], out.value[row]) for row in (0, 2, 3)), eps=32)
 
 
@@ -159,7 +159,7 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
     p = arrays.asarray(p / p.sum(axis=-1, keepdims=True))
     before = [arrays.numpy(x).copy() for x in (f, eta, p)]
     slack = 64 * arrays.eps * 8  # rounding, for losses up to 8
-    # Single precision certifies some 64 eps times the size of the losses.
+    # Single precision certifies about 64 eps times the size of the losses.
     for d, digits in product(SMOOTH, (1, 3, 9)):
         exact, tol = worst_case(f, eta, d, p=p), max(10.0**-digits, 512 * arrays.eps)
         out = bisection(f, eta, d, tol=tol, p=p)
@@ -181,25 +181,26 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
         assert np.array_equal(arrays.numpy(x), old)
 
 
-def test_a_kinked_phi_is_refused() -> None:
+def test_kinked_phi_is_rejected() -> None:
     for d in (*select(usual=True, smooth=False), ELASTIC):
         with pytest.raises(
-            ValueError, match=rf"divergence is {d.name.split('(')[0]}.*kinked.*use worst_case"
+            ValueError, match=rf"divergence is {d.name.split('(')[0]}.*has a kink.*use worst_case"
         ):
             bisection(np.array([0.0, 1.0]), 1.0, d, tol=1e-3)
 
 
-def test_an_unattainable_tol_is_refused(arrays: Arrays) -> None:
-    # mu is rounded at the size of the offset, h, which costs h^2/(2 eta) whatever is done.
+def test_unattainable_tol_is_rejected(arrays: Arrays) -> None:
+    # The rounding h of mu at the size of the offset always costs h^2/(2 eta).
     offset = 1e8 if arrays.eps < 1e-10 else 1e3
     f = arrays.asarray(offset + np.random.default_rng(0).random((40, 9)))
     with pytest.raises(
-        ValueError, match=r"tol is 1e-30, but .*float\d\d certifies no gap below .*larger tol"
+        ValueError,
+        match=r"tol is 1e-30, but the smallest gap that .*float\d\d certifies here is .*: increase tol",
     ):
         bisection(f, 1e-3, QUADRATIC, tol=1e-30)
 
 
-# --- Divergences given as functions alone ------------------------------------------------------------------
+# --- Divergences given by functions ------------------------------------------------------------------
 
 
 def test_kinked_divergences(arrays: Arrays) -> None:
@@ -213,7 +214,7 @@ def test_kinked_divergences(arrays: Arrays) -> None:
         assert float(out.value) == pytest.approx(value, abs=64 * arrays.eps)
 
 
-def test_functions_alone_give_the_same_solution(arrays: Arrays) -> None:
+def test_divergence_given_by_functions_has_the_same_solution(arrays: Arrays) -> None:
     random = np.random.default_rng(11)
     f = np.round(8 * random.normal(size=(6, 9))) / 8  # with ties
     eta = arrays.asarray([0.03125, 0.125, 0.5, 1.0, 8.0, 100.0])
@@ -230,7 +231,7 @@ def test_functions_alone_give_the_same_solution(arrays: Arrays) -> None:
         assert np.all(np.abs(arrays.numpy(mine.gap)) <= tol), d.name
 
 
-def test_a_sloped_phi_is_centred(arrays: Arrays) -> None:
+def test_phi_with_a_slope_at_one_is_centred(arrays: Arrays) -> None:
     """phi + a (x - 1) has the same weights and value, and mu smaller by eta a."""
     d, a = QUARTIC, 1.5
     sloped = Divergence(
@@ -250,8 +251,8 @@ def test_a_sloped_phi_is_centred(arrays: Arrays) -> None:
     np.testing.assert_allclose(arrays.numpy(tilted.weights), arrays.numpy(plain.weights), atol=tol)
 
 
-def test_functions_of_torch_get_tensors() -> None:
-    """Whatever the backend is: kernels that read tensors as NumPy arrays are for divergences that we know."""
+def test_user_functions_get_torch_tensors() -> None:
+    """With every backend: only built-in divergences are evaluated on NumPy views of tensors."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     mine = Divergence(
         "my chi-square",
@@ -268,8 +269,8 @@ def test_functions_of_torch_get_tensors() -> None:
     assert float(worst_case(f, 0.5, mine).value) == pytest.approx(float(worst_case(f, 0.5, QUADRATIC).value))
 
 
-def test_a_wrong_conjugate_shows_in_the_gap(doubles: Arrays) -> None:
-    """The certificate does not trust the functions that the solver used."""
+def test_wrong_conjugate_increases_the_gap(doubles: Arrays) -> None:
+    """The certificate is independent of the functions that the solver uses."""
     wrong = replace(QUARTIC, dconj=lambda s: array_namespace(s).clip(1 + s, min=0.0))
     out = worst_case(doubles.asarray([0.0, 1.0, 3.0]), 0.5, wrong)
     assert float(out.gap) > 1e-2

@@ -189,7 +189,7 @@ CELLS = 1000
     "c = 2 eta for the absolute value, eta for the hinge; f(x) = x on [0, 1], discretized",
 )
 def density_and_atom(density: Callable[..., Density] = worst_case_density) -> Iterator[Evidence]:
-    """If singular mass has its cost, the density and the atom have mass one and attain the risk."""
+    """With singular mass charged at its cost, the density and the atom have mass one and attain the risk."""
     h = 1 / CELLS
     x = h * (np.arange(CELLS) + 0.5)
     for d, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):

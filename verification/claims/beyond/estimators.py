@@ -240,7 +240,7 @@ def sharp_bias_of_a_level(
     solve: Solver = worst_case,
     bound: Callable[[int], float] = sharp_bias,
 ) -> Iterator[Evidence]:
-    """With n = 2^l points the expected risk is low by at most G/(n + 1)."""
+    """The expected value of n = 2^l points falls short of the risk by at most G/(n + 1)."""
     u = np.linspace(0, 1, len(slopes) + 1)
     x = np.concatenate([[0.0], np.cumsum(np.array(slopes) / len(slopes))])
     means = row_solver.order_means(u, x, n)

@@ -107,7 +107,7 @@ def true_cap() -> float:
     corrected=r"\bar{G} \le 500",
 )
 def returns_below_the_cap(cap: Callable[[], float] = true_cap) -> Iterator[Evidence]:
-    """The mean returns are at most the cap of an episode, and their error bars are possible below it."""
+    """The mean returns are at most the cap of an episode, and their error bars are compatible with it."""
     longest = cap()
     for mean, bar in RETURNS:
         yield Evidence(mean - longest, 0.0, f"the mean {mean} and the cap {longest:.0f}")

@@ -1,4 +1,4 @@
-"""`check_divergence`: finds what is wrong with a user's divergence, and says it in words."""
+"""`check_divergence`: a list of the errors in a user's divergence."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _TOL = 1e-6  # for quantities of order one, some of them differences of nearby v
 
 
 def check_divergence(divergence: str | Divergence) -> list[str]:
-    """List what is wrong with a divergence, in words.
+    """List the errors in a divergence.
 
     Arguments:
-    - `divergence`: for example your own.
+    - `divergence`: a `Divergence`, for example your own.
 
-    Returns one sentence per fault, and an empty list if there is none. The functions are evaluated on a grid
-    of the active backend. Checked are: phi is convex, with phi(1) = 0, and infinite below zero; conj is its
-    conjugate (Fenchel's inequality everywhere, equality at x = dconj(s)); d2conj is the derivative of dconj;
-    and the constants.
+    Returns one sentence per error, and an empty list for a valid divergence. The functions are evaluated on
+    a grid, with arrays of the active backend. The checks are: phi is convex, with phi(1) = 0, and infinite
+    below zero; conj is its conjugate (Fenchel's inequality everywhere, equality at x = dconj(s)); d2conj is
+    the derivative of dconj; the constants agree with the functions.
 
     >>> from dataclasses import replace
     >>> from phiball.refimpl import ENTROPIC
@@ -37,17 +37,17 @@ def check_divergence(divergence: str | Divergence) -> list[str]:
     ss = [lowest + (highest - lowest) * (i + 0.37) / 160 for i in range(160)]
     for name, points in (("phi", xs), ("conj", ss), ("dconj", ss), ("d2conj", ss)):
         for dtype in ("float64", "float32"):
-            fault = _fault_of_form(name, getattr(d, name), points, dtype)
-            if fault:
-                return [fault]  # what follows would only repeat it
-    faults = (
-        *_faults_of_phi(d, xs),
-        _fault_of_inequality(d, xs, ss),
-        _fault_of_equality(d, ss),
-        _fault_of_d2conj(d, ss),
-        *_faults_of_constants(d),
+            error = _error_of_form(name, getattr(d, name), points, dtype)
+            if error:
+                return [error]  # the other checks would repeat it
+    errors = (
+        *_errors_of_phi(d, xs),
+        _error_of_inequality(d, xs, ss),
+        _error_of_equality(d, ss),
+        _error_of_d2conj(d, ss),
+        *_errors_of_constants(d),
     )
-    return [fault for fault in faults if fault]
+    return [error for error in errors if error]
 
 
 def _evaluate(function: Callable[[Any], Any], points: list[float]) -> list[float]:
@@ -57,19 +57,21 @@ def _evaluate(function: Callable[[Any], Any], points: list[float]) -> list[float
     return values
 
 
-def _fault_of_form(name: str, function: Callable[[Any], Any], points: list[float], dtype: str) -> str | None:
+def _error_of_form(name: str, function: Callable[[Any], Any], points: list[float], dtype: str) -> str | None:
     xp = active().namespace
     at = xp.asarray(points, dtype=getattr(xp, dtype))
     before = to_numpy(at).tolist()
     try:
         with ignore_float_warnings():
             out = function(at)
-    except Exception as error:  # whatever a user's function raises is what they must be told
+    except Exception as error:  # any error of a user's function is reported
         return f"{name} raises {type(error).__name__} on an array: {error}."
     if not is_array_api_obj(out):
         return f"{name} returns {out!r}, of type {type(out).__name__}, for an array: it must return an array."
     if library(out) != library(at):
-        return f"{name} returns a {library(out)} array for one of {library(at)}: it must stay in the library."
+        return (
+            f"{name} returns a {library(out)} array for one of {library(at)}: it must return the same type."
+        )
     if out.shape != at.shape:
         return f"{name} returns shape {tuple(out.shape)} for shape {tuple(at.shape)}: it must be elementwise."
     if out.dtype != at.dtype:
@@ -80,23 +82,23 @@ def _fault_of_form(name: str, function: Callable[[Any], Any], points: list[float
     return f"{name} is NaN at {bad[0]:g}." if bad else None
 
 
-def _faults_of_phi(d: Divergence, xs: list[float]) -> list[str]:
-    faults = []
+def _errors_of_phi(d: Divergence, xs: list[float]) -> list[str]:
+    errors = []
     at_one, below = _evaluate(d.phi, [1.0, -0.5])
     if abs(at_one) > _TOL:
-        faults.append(f"phi(1) is {at_one:g}; it must be 0.")
+        errors.append(f"phi(1) is {at_one:g}; it must be 0.")
     if below < inf:
-        faults.append(f"phi(-0.5) is {below:g}; phi must be infinite below 0.")
+        errors.append(f"phi(-0.5) is {below:g}; phi must be infinite below 0.")
     points = list(zip(xs, _evaluate(d.phi, xs), strict=True))
     for (a, fa), (b, fb), (c, fc) in zip(points, points[1:], points[2:], strict=False):
         chord = fa + (fc - fa) * (b - a) / (c - a) if isfinite(fa) and isfinite(fc) else inf
         if fb > chord + _TOL * (1 + abs(chord)):
-            faults.append(f"phi is not convex: phi({b:g}) = {fb:g} lies above its chord from {a:g} to {c:g}.")
+            errors.append(f"phi is not convex: phi({b:g}) = {fb:g} lies above its chord from {a:g} to {c:g}.")
             break
-    return faults
+    return errors
 
 
-def _fault_of_inequality(d: Divergence, xs: list[float], ss: list[float]) -> str | None:
+def _error_of_inequality(d: Divergence, xs: list[float], ss: list[float]) -> str | None:
     """conj(s) >= s x - phi(x) for all x."""
     phis = _evaluate(d.phi, xs)
     for s, conj in zip(ss, _evaluate(d.conj, ss), strict=True):
@@ -109,16 +111,16 @@ def _fault_of_inequality(d: Divergence, xs: list[float], ss: list[float]) -> str
     return None
 
 
-def _fault_of_equality(d: Divergence, ss: list[float]) -> str | None:
-    """conj(s) = s x - phi(x) at x = dconj(s), which is not negative and does not decrease."""
+def _error_of_equality(d: Divergence, ss: list[float]) -> str | None:
+    """conj(s) = s x - phi(x) at x = dconj(s), which is nonnegative and nondecreasing."""
     before = -inf
     ratios = _evaluate(d.dconj, ss)
     finite = [x if isfinite(x) else 1.0 for x in ratios]
     for s, conj, x, phi in zip(ss, _evaluate(d.conj, ss), ratios, _evaluate(d.phi, finite), strict=True):
         if x < 0:
-            return f"dconj({s:g}) is {x:g}; a density is not negative: truncate it at 0."
+            return f"dconj({s:g}) is {x:g}; a density must be nonnegative: truncate it at 0."
         if x < before - _TOL * (1 + abs(before)):
-            return f"dconj decreases from {before:g} to {x:g} at {s:g}; it must not."
+            return f"dconj decreases from {before:g} to {x:g} at {s:g}; it must be nondecreasing."
         before = x
         if (
             isfinite(x)
@@ -132,8 +134,8 @@ def _fault_of_equality(d: Divergence, ss: list[float]) -> str | None:
     return None
 
 
-def _fault_of_d2conj(d: Divergence, ss: list[float]) -> str | None:
-    """d2conj is the slope of dconj, wherever dconj has one."""
+def _error_of_d2conj(d: Divergence, ss: list[float]) -> str | None:
+    """d2conj is the slope of dconj, where dconj is differentiable."""
     h = 1e-5
     middle = _evaluate(d.dconj, ss)
     left = _evaluate(d.dconj, [s - h for s in ss])
@@ -146,28 +148,28 @@ def _fault_of_d2conj(d: Divergence, ss: list[float]) -> str | None:
     return None
 
 
-def _faults_of_constants(d: Divergence) -> list[str]:
+def _errors_of_constants(d: Divergence) -> list[str]:
     try:
         derived = derive_constants(d.conj, d.dconj, d.d2conj)
     except ValueError as error:
         return [f"{error}."]
-    faults = []
+    errors = []
     for name, value in zip(("slope0", "slope1", "recession", "curvature1"), derived, strict=True):
         constant = getattr(d, name)
         near = (
             abs(constant - value) <= 1e-6 * (1 + abs(value))
             if isfinite(value)
-            else _may_be(d, name, constant)
+            else _is_plausible(d, name, constant)
         )
-        # A phi with a kink at 1 may be straight on one side of it: then both curvatures are right.
+        # If phi has a kink at 1 and is linear on one side, both curvatures are valid.
         both = name == "curvature1" and {constant, value} == {0.0, inf}
         if constant != value and not near and not both:
-            faults.append(f"{name} is {constant:g}, but the functions give {value:g}.")
-    return faults
+            errors.append(f"{name} is {constant:g}, but the functions give {value:g}.")
+    return errors
 
 
-def _may_be(d: Divergence, name: str, constant: float) -> bool:
-    """Whether a finite constant fits functions that overflow or underflow before they get there."""
+def _is_plausible(d: Divergence, name: str, constant: float) -> bool:
+    """Whether a finite constant agrees with functions that overflow or underflow before reaching it."""
     beyond = 1e-6 * (1 + abs(constant))
     if name == "recession" and isfinite(constant):
         return _evaluate(d.conj, [constant + beyond])[0] == inf
