@@ -374,7 +374,7 @@ def test_bad_losses_and_batches(way: Any) -> None:
 
 
 def test_bad_chunks_and_losses_without_a_gradient() -> None:
-    words = "do not depend on anything that requires a gradient; expected a model with parameters"
+    words = "do not require a gradient; expected a model with trainable parameters"
     for way in (WAYS["chunks"], WAYS["small chunks"]):
         with pytest.raises(ValueError, match=words):
             way(lambda x, i: LOSS(x, i).detach(), X)
