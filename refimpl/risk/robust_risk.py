@@ -93,7 +93,7 @@ def robust_risk(
     0.56 True
     """
     if (eta is None) == (budget is None):
-        raise TypeError(f"eta is {eta!r} and budget is {budget!r}; expected exactly one of them")
+        raise TypeError(f"expected exactly one of eta and budget, got {'neither' if eta is None else 'both'}")
     phi, rng = as_divergence(divergence), as_rng(rng)
     check_reference(reference)
     n = valid_count("n_samples", n_samples, 2)

@@ -147,6 +147,7 @@ def _block(batch: Any, start: int, needs_labels: bool) -> Block:
             f"a batch of x is of type {type(batch).__name__}, and the loss has no labels; expected pairs "
             "(x, y), or pointwise_loss(model, y)"
         )
+    y: Any = None
     x, y = batch if paired else (batch, None)
     x = valid_data(x, name="a batch of x")
     i = indices(x) + start
