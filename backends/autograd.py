@@ -18,7 +18,7 @@ def input_gradient(
 
     Arguments:
     - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), each of which depends on its own x
-      alone. Batch normalisation in training mode mixes the points: the gradient is then that of the sum.
+      alone. Batch normalisation in training mode mixes the points: the result is then the gradient of the sum.
     - `x` (k, ...): a floating-point tensor, which is not modified.
     - `i` (k,): the index of the data point that each x comes from, passed on to `loss`.
     - `create_graph`: True keeps the graph, so that a function of the gradients can be trained.
@@ -81,12 +81,12 @@ def losses_and_gradient(
 
 
 def _leaf(x: Array) -> Array:
-    """x on the same memory, to be differentiated in; a tensor of inference mode cannot be, and is copied."""
+    """A leaf on the memory of x that requires a gradient; a copy if x is an inference tensor."""
     return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
 
 
 def differentiates(x: Array) -> bool:
-    """Whether the library of `x` differentiates by itself, so that `input_gradient` needs only a loss.
+    """Whether the library of `x` has automatic differentiation.
 
     >>> import numpy as np
     >>> differentiates(np.zeros(3))
@@ -96,10 +96,10 @@ def differentiates(x: Array) -> bool:
 
 
 def tracks_derivatives(*values: Any) -> bool:
-    """Whether a result computed from `values` must carry derivatives or is traced.
+    """Whether a result computed from `values` must carry derivatives, or is traced by a compiler.
 
-    True if one of them is a torch tensor that requires a gradient, has a forward-mode tangent, or occurs
-    inside torch.func or torch.compile.
+    True if a torch tensor among them requires a gradient or has a forward-mode tangent, and for any torch
+    tensor inside torch.func or torch.compile.
 
     >>> import torch
     >>> tracks_derivatives(1.0, torch.ones(2)), tracks_derivatives(torch.ones(2, requires_grad=True))
@@ -121,7 +121,7 @@ def tracks_derivatives(*values: Any) -> bool:
 
 
 def is_traced(x: Any) -> bool:
-    """Whether `x` is a traced torch tensor, inside torch.func or torch.compile.
+    """Whether `x` is a torch tensor without concrete values: inside torch.func or torch.compile.
 
     >>> import torch
     >>> is_traced(torch.ones(2)), torch.func.vmap(lambda x: x + is_traced(x))(torch.zeros(2)).tolist()
@@ -137,11 +137,11 @@ def is_traced(x: Any) -> bool:
 def differentiable_solve(
     kind: Any, parameters: tuple[Any, ...], losses: Array, eta: float | Array, p: Array | None
 ) -> tuple[Array, ...]:
-    """Solve a problem outside torch's graph, with derivatives from a rule.
+    """Solve a problem outside torch's graph, with derivatives given by a rule.
 
     Arguments:
     - `kind`, `parameters`: kind(*parameters) is the rule, with the methods `validate`, `solve`, `jvp` and
-      `vjp` of `phiball.backends.implicit.Rule`.
+      `vjp` of `phiball.backends.implicit_differentiation.Rule`.
     - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
 
     Returns the result of the rule's `solve`. All entries but the fourth, the gap, carry derivatives, in all
@@ -160,13 +160,13 @@ def differentiable_solve(
     >>> f.grad.tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    from phiball.backends import implicit  # imports torch, which is optional
+    from phiball.backends import implicit_differentiation  # imports torch, which is optional
 
-    return implicit.solve_by_rule(kind, parameters, losses, eta, p)
+    return implicit_differentiation.solve_by_rule(kind, parameters, losses, eta, p)
 
 
 def weighted_sum(weights: Array, losses: Array) -> Array:
-    """sum_i weights_i losses_i of two flat arrays; a single operation in torch.
+    """sum_i weights_i losses_i of two flat arrays, as one operation in torch.
 
     >>> import numpy as np
     >>> float(weighted_sum(np.array([0.5, 2.0]), np.array([1.0, 3.0])))
@@ -190,19 +190,19 @@ def backward(scalar: Array) -> None:
     """
     if not is_torch(scalar):
         raise TypeError(
-            f"the losses are a {library(scalar)} array, which has no automatic differentiation; expected "
-            "torch tensors, or a gradient function"
+            f"the losses are a {library(scalar)} array, without automatic differentiation; expected torch "
+            "tensors"
         )
     if not scalar.requires_grad:
         raise ValueError(
-            "the losses do not require a gradient; expected a model with trainable parameters, called "
-            "without torch.no_grad()"
+            "the losses do not depend on anything that requires a gradient; expected a model with trainable "
+            "parameters, called without torch.no_grad()"
         )
     scalar.backward()
 
 
 def without_gradient() -> AbstractContextManager[Any]:
-    """A context in which torch, if imported, records no gradients.
+    """A context in which torch records no gradient; empty if torch is not imported.
 
     >>> import torch
     >>> theta = torch.tensor(3.0, requires_grad=True)

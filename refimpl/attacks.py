@@ -205,7 +205,7 @@ def _ascend(points: Array, g: Array, x: Array, ball: Ball, step: float) -> Array
 
 
 def _better(x: Array, f: Array | None, other: Array, f_other: Array) -> tuple[Array, Array]:
-    """For each point the one of the two with the larger loss; the first in a tie, the other if f is None."""
+    """Select the point with the larger loss; x in a tie, `other` if f is None."""
     xp = array_namespace(x)
     if xp.any(xp.isnan(f_other)):
         raise ValueError("loss(x, i) contains NaN; expected numbers")

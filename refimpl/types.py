@@ -147,7 +147,7 @@ class Proposal(Protocol):
         """Whether the weights of each data point's points are normalised to sum to one."""
 
     def check(self, reference: Distribution, divergence: Divergence) -> None:
-        """Raise unless points can be drawn for this reference distribution and weighted for this divergence."""
+        """Raise unless points can be drawn from the reference and weighted for the divergence."""
 
     def prepare(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, device, to_numpy
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.streaming import indices, joined, packed
+from phiball.refimpl.sampling.streaming import indices, joined, regroup
 from phiball.refimpl.types import LevelGroup, PreparedProposal
 
 NUMBERS = 1 << 22  # coordinates that are drawn at a time
@@ -50,7 +50,7 @@ class PerturbedPoints:
         )
 
 
-def draw(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iterator[PerturbedPoints]:
+def draw_points(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iterator[PerturbedPoints]:
     """Draw the perturbed points of all groups, in as few blocks as NUMBERS allows.
 
     A data point's points are never divided between blocks.
@@ -60,7 +60,7 @@ def draw(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iter
         yield _draw_block(groups, prepared, rng)
         return
     sized = ((group, len(group.members), 1 << group.level) for group in groups)
-    for block in packed(sized, max(1, most), _slice_group):
+    for block in regroup(sized, max(1, most), _slice_group):
         yield _draw_block(block, prepared, rng)
 
 
@@ -72,7 +72,7 @@ def rechunk(blocks: Iterable[PerturbedPoints], chunk: int) -> Iterator[Perturbed
         for part in _by_group(block)
         for group in part.groups
     )
-    for parts in packed(sized, chunk, _slice_rows):
+    for parts in regroup(sized, chunk, _slice_rows):
         yield concat_draws(parts)
 
 

@@ -69,9 +69,14 @@ def default_loss(output: Array, y: Array) -> Array:
 
     Returns the losses (k,), in float32 for outputs in half precision.
     """
+    if not is_array_api_obj(output):
+        raise TypeError(
+            f"the model returns {type(output).__name__}; expected an array, or a loss= for such outputs"
+        )
     xp = array_namespace(output)
-    output = to_single(output)
-    k = output.shape[0]
+    output, k = to_single(output), y.shape[0]
+    if output.ndim == 0 or output.shape[0] != k:
+        raise ValueError(f"the model returns shape {tuple(output.shape)} for {k} points; expected ({k}, ...)")
     if xp.isdtype(y.dtype, "real floating"):
         flat, targets = xp.reshape(output, (k, -1)), xp.reshape(y, (k, -1))
         if flat.shape != targets.shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from phiball.backends import Array, array_namespace, is_half, is_traced, to_single
@@ -21,9 +21,9 @@ def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, .
 
 
 def gradient_in_single(proposal: Any, x: Array) -> Any:
-    """Return a proposal whose `gradient`, if it has one, rounds its points to the half precision of `x`."""
+    """Return a proposal whose `gradient`, if there is one, rounds its points to the half precision of `x`."""
     gradient = getattr(proposal, "gradient", None)
-    if gradient is None or not is_half(x) or not is_dataclass(proposal):
+    if gradient is None or not is_half(x):
         return proposal
     return replace(proposal, gradient=_rounding(gradient, x.dtype))
 

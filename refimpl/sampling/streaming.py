@@ -1,4 +1,4 @@
-"""The losses of perturbed points, drawn and evaluated in bounded memory.
+"""Drawing perturbed points and evaluating their losses in bounded memory.
 
 Points are drawn in tiles of a fixed size and order, so the draws depend on the seed alone and not on the
 number of points evaluated at a time.
@@ -122,7 +122,7 @@ def tiled(
             yield points, i, *more
 
 
-def packed(
+def regroup(
     pieces: Iterable[tuple[Piece, int, int]], chunk: int, cut: Callable[[Piece, slice], Piece]
 ) -> Iterator[list[Piece]]:
     """Pack pieces into chunks of at most `chunk` points, in order.
@@ -155,7 +155,7 @@ def evaluated(
     The losses carry no graph; half precision becomes float32.
     """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
-    for held in packed(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
+    for held in regroup(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
         x, i, *more = _joined(held)
         with without_gradient():
             f = detach(evaluate(loss, x, i, half=True)) + 0.0  # a loss that is a view of x would keep x alive

@@ -2,8 +2,8 @@
 
     F(theta) = E_z R(theta; z),  R(theta; z) = inf over mu of  mu + eta E_nu_z[ phi*((f_theta - mu)/eta) ]
 
-A call takes one forward pass over the perturbed points of all data points, whatever their levels, and solves
-the inner problems on the losses. One backward pass then gives sum_i w_i grad f(z'_i), which is the estimator.
+A call takes one forward pass over the perturbed points of all data points at all levels, and solves the inner
+problems on the losses. One backward pass then gives sum_i w_i grad f(z'_i), which is the estimator.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from phiball.backends import (
     weighted_sum,
     without_gradient,
 )
-from phiball.backends.distributed import in_process_group, synchronised_once
+from phiball.backends.process_group import in_process_group, synchronised_once
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw, rechunk
+from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw_points, rechunk
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sampling.pointwise_loss import ExampleLoss, PointwiseLoss, pointwise_loss
 from phiball.refimpl.sampling.precision import gradient_in_single, in_single, rounded
@@ -48,8 +48,8 @@ class SignedPoints:
     - `index` (M,): the data point that each comes from.
     - `losses` (M,): the losses at the points.
     - `weights` (M,): signed weights; the gradient is sum_i weights_i grad f(points_i).
-    - `log_weights` (M,): the log of the reference density over the density that the points were drawn from.
-    - `value` (): the estimate of the risk, which has the expectation of F^L.
+    - `log_weights` (M,): the log of the reference density over the sampling density.
+    - `value` (): the estimate of the risk, whose expectation is that of F^L.
     """
 
     points: Array
@@ -218,7 +218,7 @@ class RegularizedLoss:
         Arguments:
         - `chunk`: the largest number of perturbed points per forward and backward pass.
         - `grad_scale`: multiplies the gradient, for accumulation over batches or a gradient scaler.
-        - The others are those of the call, whose draws are repeated for the same `rng`.
+        - The others are those of the call, which draws the same points for the same `rng`.
 
         Returns the value, without gradient. Data points are never split if they fit in a chunk, and each
         chunk takes one forward and one backward pass, so dropout and batch statistics see one pass. A data
@@ -284,7 +284,7 @@ class RegularizedLoss:
         valid_data(x, name="x")
         groups = self.estimator.assign_levels(x.shape[0], rng, like=detach(x))
         prepared = proposal.prepare(self.reference, x, indices(x), self.eta, loss, rng, chunk)
-        return loss, x, draw(groups, prepared, rng)
+        return loss, x, draw_points(groups, prepared, rng)
 
     def _solve(self, losses: Array, draws: PerturbedPoints, n: int) -> tuple[Array, Array]:
         """The contribution of these points to the value of a batch of n data points, and their weights."""
@@ -293,7 +293,7 @@ class RegularizedLoss:
 
 
 def as_loss(model: Callable[..., Array], x: Array, y: Array | None, loss: ExampleLoss | None) -> Loss:
-    """Return the loss(x, i) of a model with labels y, or `model` itself, which is one, if y is None."""
+    """Return pointwise_loss(model, y, loss), or `model` itself if y is None: then it is a loss(x, i)."""
     if y is None:
         if loss is not None:
             raise ValueError(

@@ -39,10 +39,10 @@ class RobustLoss:
       0 is for features that must not move, such as categories.
 
     Call it as robust(model, x, y), with labels or targets y, or as robust(loss, x) with a function
-    loss(x', i). It is a `RegularizedLoss` with one tilted point per data point, and an eta for each data
-    point proportional to the size of its gradient. A step takes two passes through the model, as many as the
-    fast gradient method. `explain()` describes the choices; `state_dict` and `load_state_dict` are for
-    checkpoints.
+    loss(x', i). It is a `RegularizedLoss` with one tilted point per data point, in the order of x, and an eta
+    for each data point proportional to the size of its gradient. A step takes two passes through the model,
+    as many as the fast gradient method. `explain()` describes the choices; `state_dict` and
+    `load_state_dict` are for checkpoints.
 
     >>> import torch
     >>> from phiball import RobustLoss
@@ -172,8 +172,8 @@ class RobustLoss:
             moving = _moving(ball, self._shape) if self._moving is None else self._moving
             lines.append(
                 f"- Measured at the last of {self._calls} calls, on {self._shape[0]} points of {d} "
-                f"coordinates{'' if moving == d else f', of which {moving:.3g} move'}: gradients of mean size "
-                f"{size:.3g} in the dual norm, which give eta "
+                f"coordinates{'' if moving == d else f', of which {moving:.3g} move'}: gradients of mean "
+                f"size {size:.3g} in the dual norm, which give eta "
                 f"{ball.radius * size / (kappa * max(moving, 1)):.3g}."
             )
         else:

@@ -1,4 +1,4 @@
-"""`input_gradient`: the gradient of each loss in its own point, without side effects."""
+"""input_gradient: the gradient of each loss in its own point, without side effects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_closed_form(event: tuple[int, ...], dtype: Any) -> None:
 @pytest.mark.parametrize("create_graph", [False, True])
 @pytest.mark.parametrize("mode", [True, False])
 def test_points_parameters_and_mode_are_unchanged(create_graph: bool, mode: bool) -> None:
-    """The result has no gradient history unless `create_graph` is true."""
+    """The result has a graph only if create_graph is True."""
     net = torch.nn.Sequential(model(), torch.nn.Dropout(0.5)).train(mode)
     modes = []
 
@@ -66,20 +66,20 @@ def test_points_parameters_and_mode_are_unchanged(create_graph: bool, mode: bool
 
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode])
-def test_frozen_models_and_callers_with_gradients_disabled(caller: Callable[[], Any]) -> None:
+def test_frozen_models_and_callers_without_gradients(caller: Callable[[], Any]) -> None:
     net, x = model(), points(5, 3)
     loss = lambda x, i: net(x)[:, 0]  # noqa: E731
     expected = input_gradient(loss, x, I)
     net.requires_grad_(False)
     assert torch.equal(input_gradient(loss, x, I), expected)
     with caller():
-        made_here = x + 0.0  # in inference mode, a graph cannot save this tensor
+        made_here = x + 0.0  # in inference mode, a tensor that autograd cannot save
         assert torch.equal(input_gradient(loss, made_here, I), expected)
         assert not torch.is_grad_enabled()
     assert torch.is_grad_enabled()
 
 
-def test_created_graph_reaches_parameters_and_inputs_of_x() -> None:
+def test_create_graph_differentiates_in_parameters_and_in_the_inputs_of_x() -> None:
     """x = w u: the gradient of theta sum x^3 sums to 3 theta w^2 sum u^2."""
     theta = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     w, u = torch.tensor(1.5, dtype=torch.float64, requires_grad=True), points(5, 3)
@@ -90,8 +90,8 @@ def test_created_graph_reaches_parameters_and_inputs_of_x() -> None:
     np.testing.assert_allclose(float(w.grad), 6 * 0.7 * 1.5 * total, rtol=1e-13)
 
 
-def test_points_that_do_not_affect_the_loss_have_gradient_zero() -> None:
-    """An error is raised only if the loss depends on no x at all."""
+def test_points_with_constant_loss_have_gradient_zero() -> None:
+    """Only a loss that does not depend on any x is an error."""
     g = input_gradient(lambda x, i: torch.where(i < 2, 0.0, torch.sum(x**2, -1)), points(5, 3), I)
     assert torch.all(g[:2] == 0)
     assert torch.all(g[2:] != 0)

@@ -1,4 +1,4 @@
-"""Every example runs as its first lines say, and prints its results."""
+"""Every example runs as its docstring says, and prints its results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytest.importorskip("sklearn", reason="scikit-learn: not installed")
 FOLDER = ROOT / "examples"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.py"))
 NEEDS = {"lightning_module": ["lightning", "jinja2"], "hugging_face_trainer": ["transformers", "accelerate"]}
-LIMIT = 600  # seconds; all of them take about half a minute on a free core
+LIMIT = 600  # seconds; all examples take about half a minute on a free core
 ERRORS = re.compile(
     r"^(\w+) +(?:squared )?error +([\d.]+)(?: ± [\d.]+)?(?: %)?, under attack +([\d.]+)", re.MULTILINE
 )
-# One process for several examples: most of the time would go into importing torch.
+# One process for several examples, because importing torch dominates.
 RUNNER = """
 import contextlib, io, json, runpy, sys
 outputs = {}
@@ -40,13 +40,13 @@ print(json.dumps(outputs))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
-    [[name for name in NAMES if name not in (*NEEDS, "distributed")], *([name] for name in NEEDS)],
+    [[name for name in NAMES if name not in (*NEEDS, "data_parallel")], *([name] for name in NEEDS)],
     ids=["torch and scikit-learn", *NEEDS],
 )
 def test_every_example_runs(names: list[str]) -> None:
     for package in NEEDS.get(names[0], []):
         if find_spec(package) is None:
-            pytest.skip(f"{package}: not installed; the extra loops brings it")
+            pytest.skip(f"{package}: not installed; the extra loops installs it")
     program = [sys.executable, "-c", RUNNER, *(str(FOLDER / f"{name}.py") for name in names)]
     done = subprocess.run(
         program, env=environment(HF_HUB_OFFLINE="1"), capture_output=True, text=True, timeout=LIMIT
@@ -55,24 +55,25 @@ def test_every_example_runs(names: list[str]) -> None:
     for path, output in json.loads(done.stdout.splitlines()[-1]).items():
         name, errors = Path(path).stem, {k: (float(a), float(b)) for k, a, b in ERRORS.findall(output)}
         plain, robust = ("Trainer", "RobustTrainer") if "Trainer" in errors else ("plain", "robust")
-        if plain in errors:  # the line that changes makes the model withstand more
+        if plain in errors:
             assert errors[robust][1] < errors[plain][1], output
         expected = {
             "batch_norm_dropout": {"both", "perturbed", "data"} <= set(errors),
             "gradient_accumulation": "clean error" in output,
-            "compiled": "clean error" in output,
+            "torch_compile": "clean error" in output,
             "mixed_precision": output.count("error") == 3,
-            "lightning_module": "from the checkpoint: RobustLoss" in output and "epoch 20: Report(" in output,
+            "lightning_module": "from the checkpoint: RobustLoss" in output
+            and "epoch 20: RobustnessReport(" in output,
         }
         assert expected.get(name, plain in errors), f"{name}: {output}"
 
 
 @pytest.mark.slow
 def test_distributed_example_and_its_checkpoint(tmp_path: Path) -> None:
-    """A run that was killed and started again ends with the weights of an unbroken run."""
-    text = (FOLDER / "distributed.py").read_text(encoding="utf-8")
+    """A run that is killed and resumed ends with the weights of an uninterrupted run."""
+    text = (FOLDER / "data_parallel.py").read_text(encoding="utf-8")
     assert "EPOCHS = 10\n" in text
-    longer = tmp_path / "longer.py"  # so that it is killed before its end
+    longer = tmp_path / "longer.py"  # long enough to be killed before it ends
     longer.write_text(text.replace("EPOCHS = 10\n", "EPOCHS = 40\n"), encoding="utf-8")
     program, settings = str(longer), environment()
 
@@ -100,7 +101,7 @@ def test_distributed_example_and_its_checkpoint(tmp_path: Path) -> None:
     assert finished(sys.executable, program, str(checkpoint)) == unbroken
 
 
-def test_every_example_says_how_to_run_it_and_is_on_the_page() -> None:
+def test_every_example_shows_its_command_and_is_listed() -> None:
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"\((\w+)\.py\)", page)) == NAMES
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""Attacks: exact where theory says so, near brute force elsewhere, and always inside the ball and the box."""
+"""Attacks: exact for linear losses, best iterates otherwise, always inside the ball and the box."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.distributions import ANY_NORM, NORMS
 
 @pytest.mark.parametrize("norm", ANY_NORM)
 def test_linear_losses_are_maximised(norm: float, arrays: Arrays) -> None:
-    """The maximum of g.b over the ball is rho ||g||_q with 1/p + 1/q = 1; where g is zero, points stay."""
+    """The maximum of g.b over the ball is rho ||g||_q, 1/p + 1/q = 1; points with g = 0 do not move."""
     q = 1.0 if norm == inf else inf if norm == 1 else norm / (norm - 1)
     for event in ((), (7,), (2, 3, 4)):
         g, z = np.random.default_rng(0).normal(size=(2, 6, *event))
@@ -29,14 +29,14 @@ def test_linear_losses_are_maximised(norm: float, arrays: Arrays) -> None:
             x = arrays.numpy(attack(None, points, ball, gradient=lambda x, i, g=gradient: g))
             moved = x.astype(np.float64) - arrays.numpy(points)
             gain = np.sum((g * moved).reshape(6, -1), axis=-1)
-            # x is rounded once a coordinate, at the size of z, in each of 15 steps.
+            # Each coordinate is rounded once per step, relative to z, in 15 steps.
             tol = (8 if attack is fgm else 120) * arrays.eps * np.max(size(g, 1) * 4)
             np.testing.assert_allclose(gain, 0.3 * size(g, q), atol=tol)
             still = np.all((x == arrays.numpy(points)).reshape(6, -1), axis=-1)
             assert still.tolist() == [False, True, False, False, False, False]
 
 
-def test_the_index_counts_the_points(arrays: Arrays) -> None:
+def test_index_enumerates_the_points(arrays: Arrays) -> None:
     seen = []
 
     def gradient(x: Array, i: Array) -> Array:
@@ -52,8 +52,8 @@ def test_the_index_counts_the_points(arrays: Arrays) -> None:
         assert arrays.numpy(i).tolist() == [0, 1, 2, 3]
 
 
-def test_sign_steps_solve_a_separable_problem_to_a_step() -> None:
-    """Each coordinate of the maximiser of -sum a_j (x_j - t_j)^2 is t_j, cut to the interval."""
+def test_sign_steps_solve_a_separable_problem_within_one_step() -> None:
+    """Each coordinate of the maximiser of -sum a_j (x_j - t_j)^2 is t_j, clipped to the interval."""
     draw = np.random.default_rng(0)
     z, t, a = draw.normal(size=(8, 5)), draw.normal(size=(8, 5)), draw.uniform(0.1, 3, size=(8, 5))
     for steps in (10, 100):
@@ -73,8 +73,8 @@ def slopes(x: Any, xp: Any) -> Any:
 
 
 @pytest.mark.parametrize("random", [False, True])
-def test_the_best_iterate_is_kept(random: bool, arrays: Arrays) -> None:
-    """With steps so long that the loss goes up and down, each point keeps its own best."""
+def test_best_iterate_is_kept(random: bool, arrays: Arrays) -> None:
+    """Steps are so long that the loss goes up and down; each point has its own best iterate."""
     xp, seen, calls = arrays.xp, [], []
 
     def loss(x: Array, i: Array) -> Array:
@@ -93,11 +93,11 @@ def test_the_best_iterate_is_kept(random: bool, arrays: Arrays) -> None:
     assert record.shape == ((16, 9) if random else (5, 9))
     assert len(calls) == (12 if random else 4)
     assert np.all(arrays.numpy(loss(x, xp.arange(9, **arrays.at))) == np.max(record, axis=0))
-    assert len(set(np.argmax(record, axis=0).tolist())) > 2  # the best is at different times
+    assert len(set(np.argmax(record, axis=0).tolist())) > 2  # the best iterates differ
 
 
-def test_the_iterate_that_is_returned() -> None:
-    """Never worse than z, as the loss says; without a loss, the last."""
+def test_result_is_the_best_or_the_last_iterate() -> None:
+    """Never worse than x if there is a loss; the last iterate without one."""
     z = np.random.default_rng(0).normal(size=(5, 3))
     loss = partial(linear, lambda x, i: np.ones_like(x))
     for source in (None, rng(0)):  # a gradient of the wrong sign finds nothing better
@@ -111,8 +111,8 @@ def test_the_iterate_that_is_returned() -> None:
     np.testing.assert_allclose(x, [0.0], atol=1e-15)
 
 
-def test_steps() -> None:
-    """Steps of a given length go no further; those that grow with the radius reach its border."""
+def test_step_lengths() -> None:
+    """Short steps stay within steps * step; steps proportional to the radius reach the border."""
     z = np.zeros((1, 2))
     for attack in (ifgm, pgm):
         for step, reached in ((0.1, 1.5), (None, 3.0), (10.0, 3.0)):
@@ -128,7 +128,7 @@ def test_steps() -> None:
 
 
 def record(at: list[Any], x: Any, i: Any) -> Any:
-    """A gradient, x itself, that remembers where it was taken."""
+    """The gradient x, which records where it is evaluated."""
     at.append(x)
     return x
 
@@ -151,8 +151,8 @@ def test_random_starts() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
-    """Images in [0, 1], many of whose pixels lie on the border; points far from zero; a radius of zero."""
+def test_points_stay_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
+    """Images in [0, 1] with many pixels on the border; points far from zero; radius zero."""
     draw = np.random.default_rng(0)
     z = arrays.asarray(np.clip(draw.uniform(-0.5, 1.5, size=(6, 2, 5, 4)), 0, 1))
     g = arrays.asarray(draw.normal(size=(6, 2, 5, 4)))
@@ -166,15 +166,15 @@ def test_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
             assert bool(arrays.xp.all(ball.contains(x, z, event_ndim=3))), name
             moved = arrays.numpy(x)
             assert np.all(arrays.numpy(z) == before)
-            # Independently of `contains`: each of 40 coordinates is rounded a few times, at size one.
+            # Independent of `contains`: each of 40 coordinates is rounded a few times, relative to one.
             assert np.all(size(moved.astype(np.float64) - before, norm) <= radius + 4 * 40 * arrays.eps), name
             assert bool(np.any((moved < 0) | (moved > 1))) is (clip is None), name
-        far = 1000 + z  # in single precision x = z + b is rounded to steps of 6e-5
+        far = 1000 + z  # float32 rounds x = z + b to multiples of 6e-5
         x = attack(gain, far, Ball(norm, 0.1), gradient=lambda x, i: g)
         assert bool(arrays.xp.all(Ball(norm, 0.1).contains(x, far, event_ndim=3))), name
         x = attack(gain, z, Ball(norm, 0.0), gradient=lambda x, i: g)
         assert np.array_equal(arrays.numpy(x), before), name
-        if isinstance(x, np.ndarray):  # of its own
+        if isinstance(x, np.ndarray):  # not a view of the data
             x += 1
             assert np.array_equal(z, before), name
 
@@ -193,7 +193,7 @@ def test_white_noise_is_a_draw_from_the_distribution(arrays: Arrays) -> None:
 @pytest.mark.parametrize(
     "name", ["fgm", "ifgm", "pgm", "fgm, random start", "pgm, random start", "pgm, best"]
 )
-def test_a_model_is_left_as_it_was(name: str, training: bool) -> None:
+def test_attacks_do_not_change_the_model(name: str, training: bool) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     torch.manual_seed(0)
     model = torch.nn.Sequential(

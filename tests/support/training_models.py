@@ -1,4 +1,4 @@
-"""Models, losses and an independent account of the estimator, for the tests of training."""
+"""Models, losses and an independent implementation of the estimator, for the tests of training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 def network(event: tuple[int, ...], dtype: Any = torch.float64) -> Any:
-    """A small classifier of three classes for points of shape `event`, the same each time."""
+    """A small classifier of three classes for points of shape `event`, with fixed weights."""
     nn = torch.nn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -31,13 +31,13 @@ def data(event: tuple[int, ...], n: int = 9, dtype: Any = torch.float64, seed: i
 
 
 def cross_entropy(model: Any, y: Any) -> Loss:
-    """What a user writes: the loss of each perturbed point."""
+    """The loss of each perturbed point, as a user would write it."""
     return lambda x, i: torch.nn.functional.cross_entropy(model(x), y[i], reduction="none")
 
 
 @dataclass
 class Recorder:
-    """A loss that keeps what it was given and what it gave, call by call."""
+    """A loss that records its arguments and results, call by call."""
 
     loss: Loss
     points: list[Any] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Recorder:
 
 
 def gradients(model: Any) -> list[Any]:
-    """The gradients of the parameters that have one, which are then forgotten."""
+    """Return the gradients of the parameters that have one, and reset them."""
     collected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad(set_to_none=True)
     return collected
@@ -62,8 +62,10 @@ def gradients(model: Any) -> list[Any]:
 def entropic_weights(
     losses: Any, index: Any, n: int, eta: float, level: int, *, multilevel: bool
 ) -> tuple[Any, Any]:
-    """The value and the signed weights, from the losses alone: softmax a data point, and for a multilevel
-    estimator the softmax of all its points less those of the halves, over the probability of its level.
+    """Compute the value and the signed weights from the losses, by softmax.
+
+    For a multilevel estimator the weights of a data point are the softmax of all its points minus those of
+    the halves, divided by the probability of its level.
     """
     weights = torch.zeros_like(losses)
     value = torch.zeros((), dtype=losses.dtype)
@@ -86,10 +88,10 @@ def entropic_weights(
 
 
 def close(actual: Iterable[Any], expected: Iterable[Any], roundings: float = 1e4) -> bool:
-    """Whether all tensors agree, relative to the largest number, to so many roundings of their dtype.
+    """Whether all tensors agree to the given number of roundings, relative to the largest entry.
 
-    Sums of some thousand terms in another order stay well below 1e4 of them; a point that was missed or a
-    weight that is off shows at 1e-3, which is 1e4 roundings in single precision and 1e12 in double.
+    Sums of a few thousand terms in another order differ by far less than 1e4 roundings. A missing point or a
+    wrong weight changes them by 1e-3 or more: 1e4 roundings in single precision, 1e12 in double.
     """
     actual, expected = list(actual), list(expected)
     if [t.shape for t in actual] != [t.shape for t in expected] or not actual:

@@ -1,4 +1,4 @@
-"""SG and RT-MLMC: their weights, levels and costs, and the objective on every backend."""
+"""SG and RT-MLMC: weights, levels and costs, and the objective on every backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.divergences import on_each
 
 
 def loss(theta: Any, x: Any, i: Any) -> Any:
-    """Not linear in theta or x, with a gradient that differs from point to point."""
+    """A loss nonlinear in theta and x, with a different gradient at each point."""
     return np.sin(3 * x[:, 0] + theta[0]) + theta[1] * x[:, 0] ** 2
 
 
@@ -41,7 +41,7 @@ Z = np.array([[0.1]])
 
 @on_each(core=True)
 def test_signed_weights_match_the_oracle(d: Divergence) -> None:
-    """All points, less half of what each half of them gives alone."""
+    """The solution on all points, minus half the solution on each half."""
     f, eta = np.random.default_rng(1).normal(size=(3, 8)), 0.4
     for telescoping in (False, True):
         value, weights = signed_weights(f, eta, d, telescoping=telescoping)
@@ -82,8 +82,8 @@ def test_level_probabilities_and_cost() -> None:
 
 
 @pytest.mark.parametrize("allocation", ["random", "stratified"])
-def test_level_probabilities_at_each_place_of_a_batch(allocation: str) -> None:
-    """The counts of each level at each place of a batch of seven, at an error level of one in a million."""
+def test_level_probabilities_at_each_position_of_a_batch(allocation: str) -> None:
+    """The counts of each level at each position of a batch of seven, at significance level 1e-6."""
     estimator, n, runs = RTMLMC(3, allocation=allocation), 7, 4000
     counts = np.zeros((n, 4))
     source = rng(0)
@@ -183,7 +183,7 @@ def test_bad_arguments() -> None:
         (lambda: estimate(None, X), TypeError, "loss is None"),
         (lambda: estimate(column, [[1.0, 2.0]]), TypeError, r"x is \[\[1.0, 2.0\]\]"),
         (lambda: estimate(column, X, "a"), TypeError, "rng is 'a'; expected"),
-        (lambda: estimate(column, X, chunk=8), TypeError, "no automatic differentiation"),
+        (lambda: estimate(column, X, chunk=8), TypeError, "without automatic differentiation"),
         (lambda: estimate(column, tensor.clone().requires_grad_(), chunk=8), ValueError, "x requires a grad"),
         (lambda: estimate(lambda x, i: X[:, 0], tensor), TypeError, "is a numpy array and x a torch array"),
         (lambda: estimate(column, tensor, chunk=8, grad_scale="a"), TypeError, "grad_scale is 'a'"),
@@ -199,6 +199,6 @@ def test_bad_arguments() -> None:
 
 
 @pytest.mark.parametrize("eta", [np.float32(0.5), np.asarray(0.5)], ids=["float32", "array"])
-def test_eta_may_be_any_number(eta: Any) -> None:
+def test_eta_accepts_numpy_scalars(eta: Any) -> None:
     values = [RegularizedLoss(BALL, e, ENTROPIC, SG(2))(column, X, rng=rng(0)) for e in (eta, 0.5)]
     assert values[0] == values[1]

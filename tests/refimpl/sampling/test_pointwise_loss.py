@@ -151,6 +151,14 @@ def test_invalid_arguments() -> None:
             "y is on meta and x on cpu; expected one device",
         ),
         (lambda: objective(pointwise_loss(model), x), ValueError, "pointwise_loss has no labels"),
+        (lambda: objective(lambda x: (x,), x, y), TypeError, "the model returns tuple; expected an array"),
+        (
+            lambda: objective(lambda x: x.sum(), x, y),
+            ValueError,
+            r"shape \(\) for 36 points; expected \(36, ",
+        ),
+        (lambda: objective(lambda x: x.T, x, y), ValueError, r"shape \(5, 36\) for 36 points"),
+        (lambda: objective(model, x, torch.ones(9, 2).long()), ValueError, r"for labels of shape \(36, 2\)"),
         (lambda: objective(model, x, y + 1), ValueError, "a label outside 0 to 2"),
         (lambda: objective(model, x, y - 1), ValueError, "a label outside 0 to 2"),
         (

@@ -1,4 +1,4 @@
-"""Data in half precision: perturbed in single, evaluated and returned in half."""
+"""Data in half precision: perturbed in float32, evaluated and returned in half precision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_matches_single_precision(dtype: Any) -> None:
-    """A model in half precision sees points in half; the same model in single gives the reference."""
+    """A half-precision model gets half-precision points; the same model in float32 is the reference."""
     torch.manual_seed(0)
     x = torch.rand(6, 5).to(dtype)
     w = torch.randn(5).to(dtype)
@@ -38,7 +38,7 @@ def test_half_precision_matches_single_precision(dtype: Any) -> None:
         seen.append(z.dtype)
         return torch.tanh(z @ w) + z[:, 0] * i
 
-    def single(z: Any, i: Any) -> Any:  # rounds the points as they are for the model in half
+    def single(z: Any, i: Any) -> Any:  # rounds the points as for the half-precision model
         z = z.to(dtype).float()
         return torch.tanh(z @ w.float()) + z[:, 0] * i
 
@@ -98,7 +98,7 @@ def test_half_precision_in_numpy() -> None:
     assert value == objective(lambda z, i: z[:, 0].astype(np.float32), x, rng=rng(0))
 
 
-def test_points_beyond_the_range_of_half_precision() -> None:
+def test_points_that_overflow_half_precision_raise() -> None:
     x = np.full((2, 1), 6e4, dtype=np.float16)
     with pytest.raises(
         ValueError, match=r"points reach .*e\+0\d, which overflows float16 .*: rescale the data"

@@ -1,4 +1,4 @@
-"""Tilted proposals: exact for linear losses, right in the mean for others, and their settings.
+"""Tilted proposals: exact for linear losses, unbiased for others, and their settings.
 
 Every statistical test here has a fixed seed and an error level of one in a million.
 """
@@ -64,11 +64,11 @@ def test_linear_loss_is_exact_from_one_point(distribution: Any, doubles: Arrays)
         assert tuple(signed.points.shape[1:]) == event
         count = np.bincount(doubles.numpy(signed.index), minlength=5)
         share = np.ones(5)
-        if isinstance(estimator, RTMLMC):  # higher levels add nothing: the halves give what the whole gives
+        if isinstance(estimator, RTMLMC):  # higher levels add nothing: halves and whole agree
             share = (count == 1) / estimator.probabilities[0]
         assert abs(float(value) - share @ each / 5) <= slack
         assert abs(float(signed.value) - share @ each / 5) <= slack
-        # All points of a data point weigh the same, whatever their losses are.
+        # All points of a data point have equal weights, because the corrected losses are equal.
         w = doubles.numpy(signed.weights)
         if isinstance(estimator, SG):
             assert np.allclose(w, 1 / len(w), rtol=200 * doubles.eps)
@@ -95,7 +95,7 @@ def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -
             rng=rng(8),
         )
         assert abs(float(value) - want) <= 100 * doubles.eps * max(want, 1e-30)
-    # Without a slope the points are uniform, and eta is that of the objective: a curved loss shows it.
+    # With gradient 0 the points are uniform and eta is the objective's, as a curved loss shows.
     z = doubles.asarray(np.zeros((2, 3)))
     signed = objective(lambda x, i: 2 * x).points(lambda x, i: xp.sum(x * x, axis=-1), z, rng=rng(9))
     f = doubles.numpy(signed.losses).reshape(2, 4)
@@ -115,7 +115,7 @@ def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -
     ],
 )
 def test_weights_of_the_signed_points(distribution: Any, how: Tilted, d: Divergence, estimator: Any) -> None:
-    """The points of a data point, and those of each half, have reference weights proportional to nu/q."""
+    """The points of a data point, and of each half, have reference weights proportional to nu/q."""
     n = 30
     x = np.random.default_rng(4).normal(size=(n, 2))
     tilted = replace(how, gradient=partial(in_x, THETA))
@@ -150,11 +150,11 @@ def test_weights_of_the_signed_points(distribution: Any, how: Tilted, d: Diverge
         total += value / n
     assert abs(float(signed.value) - total) < 1e-12
     assert len(seen) == (1 if isinstance(estimator, SG) else 3)
-    assert np.ptp(signed.log_weights) > 0.5  # the draws are not uniform
+    assert np.ptp(signed.log_weights) > 0.5  # draws are not uniform
 
 
 class Slope:
-    """A gradient in x that records where it is evaluated."""
+    """A gradient function that records its arguments."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -172,8 +172,8 @@ def loss(x: Any, i: Any) -> Any:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_gradient_is_taken_again_at_tilted_points(distribution: Any) -> None:
-    """Once at the data points, then at a point drawn from the previous tilt; the last one is drawn from."""
+def test_gradient_is_recomputed_at_tilted_points(distribution: Any) -> None:
+    """At the data points, then at points drawn from the previous tilt; the last tilt is used."""
     retilt = 2
     x = np.random.default_rng(5).normal(size=(7, 2))
     slope = Slope(lambda x, i: in_x(THETA, x, i))
@@ -182,7 +182,7 @@ def test_gradient_is_taken_again_at_tilted_points(distribution: Any) -> None:
     assert len(slope.at) == 1 + retilt
     assert np.array_equal(slope.at[0], x)
     assert all(np.array_equal(i, np.arange(7)) for i in slope.of)
-    source = rng(11)  # SG draws nothing for its levels
+    source = rng(11)  # SG uses no random numbers for its levels
     s = in_x(THETA, x, None) / ETA
     for k in range(retilt):
         points, _ = distribution.sample_tilted(x, s, 1, rng=source)
@@ -194,7 +194,7 @@ def test_gradient_is_taken_again_at_tilted_points(distribution: Any) -> None:
 
 
 class Only:
-    """A distribution that can be drawn from and not tilted."""
+    """A distribution that can be sampled but not tilted."""
 
     def sample(self, x: Any, n_samples: int, *, rng: Any, event_ndim: int = 1) -> Any:
         return np.repeat(x[:, None], n_samples, axis=1)
@@ -249,7 +249,7 @@ def test_bad_arguments() -> None:
 
 
 def drawn(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
-    """Draws for the loss |x|^2 around n copies of the point 0, and the starts, which are drawn first."""
+    """Draws for the loss |x|^2 around n copies of the point 0, and the starting points."""
     slope = Slope(lambda x, i: 2 * x)
     given = RegularizedLoss(distribution, ETA, ENTROPIC, SG(level), replace(how, gradient=slope))
     signed = given.points(lambda x, i: (x * x).sum(-1), np.zeros((n, 2)), rng=rng(1))
@@ -259,11 +259,11 @@ def drawn(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_random_start_has_exact_weights(distribution: Any) -> None:
-    """log w = log E e^{s.b} - s.b with s of the start, by an oracle: for each start, not on average."""
-    assert not drawn(distribution, Tilted(), 3, 1)[1].any()  # without it, at the data points
+    """log w = log E e^{s.b} - s.b for each start, where s is the tilt from the gradient there."""
+    assert not drawn(distribution, Tilted(), 3, 1)[1].any()  # by default, at the data points
     signed, starts = drawn(distribution, Tilted(start="uniform"), 5, 1)
     assert np.array_equal(starts, distribution.sample(np.zeros((5, 2)), 1, rng=rng(1))[:, 0])
-    s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points for each start, and the tilt is around 0
+    s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points per start, tilted around 0
     moments = [float(linear_value(distribution, a, 1.0)) for a in s]
     assert np.allclose(signed.log_weights, moments - (s * signed.points).sum(-1), atol=1e-9)
 

@@ -1,4 +1,4 @@
-"""RegularizedLoss in torch: values, gradients, chunks, and what stays untouched."""
+"""RegularizedLoss in torch: values, gradients, chunks, and the absence of side effects."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def assert_gradient_of_the_points(what: RegularizedLoss, model: Any, y: Any, x: 
     """The value and gradient of the call are the sums over the signed points."""
     loss = cross_entropy(model, y)
     value = what(loss, x, rng=rng(seed))
-    assert all(p.grad is None for p in model.parameters())  # input gradients leave nothing behind
+    assert all(p.grad is None for p in model.parameters())  # input gradients do not accumulate
     value.backward()
     found = gradients(model)
     signed = what.points(loss, x, rng=rng(seed))
-    assert gradients(model) == []  # `points` adds to no gradient
+    assert gradients(model) == []  # `points` accumulates no gradient
     assert not signed.weights.requires_grad
     torch.sum(signed.weights * loss(signed.points.detach(), signed.index)).backward()
     assert close(found, gradients(model))
@@ -66,7 +66,7 @@ def assert_gradient_of_the_points(what: RegularizedLoss, model: Any, y: Any, x: 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 @pytest.mark.parametrize("event", EVENTS, ids=str)
 def test_points_of_any_shape(event: tuple[int, ...], estimator: Any) -> None:
-    """One pass over points of the shape of the data, and the gradient of the sum of signed weights."""
+    """One forward pass over points of the shape of the data, and the gradient of the weighted losses."""
     dtype = torch.float32 if event == (5,) else torch.float64
     model, (x, y) = network(event, dtype), data(event, dtype=dtype)
     loss = Recorder(cross_entropy(model, y))
@@ -76,7 +76,7 @@ def test_points_of_any_shape(event: tuple[int, ...], estimator: Any) -> None:
 
     assert value.shape == ()
     assert value.dtype == dtype
-    assert len(loss.points) == 1  # one forward pass, whatever the levels
+    assert len(loss.points) == 1  # one forward pass over all levels
     points, index = loss.points[0], loss.index[0]
     assert points.shape == (len(index), *event)
     assert points.dtype == dtype
@@ -107,11 +107,11 @@ def test_gradient_is_the_sum_over_the_points(how: Any) -> None:
 
 @pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_modes_gradients_and_generators_are_untouched(training: bool, how: Any) -> None:
+def test_modes_gradients_and_generators_do_not_change(training: bool, how: Any) -> None:
     nn = torch.nn
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
     model.train(training)
-    model[3].eval()  # a mixture of modes is the user's business
+    model[3].eval()  # mixed modes are kept
     modes = [module.training for module in model.modules()]
     before = [torch.full_like(p, k) for k, p in enumerate(model.parameters())]
     for p, g in zip(model.parameters(), before, strict=True):
@@ -164,13 +164,13 @@ def test_gradients_accumulate_over_batches() -> None:
                 cross_entropy(model, y[b]), x[b], rng=rng(k), chunk=7, grad_scale=scale
             )
             plain = objective()(cross_entropy(model, y[b]), x[b], rng=rng(k))
-            assert close([value], [plain.detach()])  # which is not scaled
+            assert close([value], [plain.detach()])  # the value is not scaled
         assert close(gradients(model), mean)
 
 
 @pytest.mark.parametrize("how", [Uniform(), Tilted(), Tilted(kappa=0.5, retilt=1)], ids=str)
 def test_trained_embeddings_get_their_gradient(how: Any) -> None:
-    """x carries a graph of its own: the gradient moves its points, and not by way of the tilt."""
+    """If x requires a gradient, it flows through the points but not through the tilt."""
     table = torch.nn.Embedding(9, 5, dtype=torch.float64)
     model, (_, y) = network((5,)), data((5,))
     what = objective(SG(2), how=how)
@@ -188,7 +188,7 @@ def test_trained_embeddings_get_their_gradient(how: Any) -> None:
 @pytest.mark.parametrize("how", [Uniform(), Tilted()], ids=str)
 @pytest.mark.parametrize("name", ["cross entropy", "squared"])
 def test_autocast(name: str, how: Any) -> None:
-    """Half-precision losses are solved in single precision; gradients are those of single to rounding."""
+    """Half-precision losses are solved in float32; gradients agree with float32 up to rounding."""
     model, (x, y) = network((5,), torch.float32), data((5,), n=32, dtype=torch.float32)
     loss = {"cross entropy": cross_entropy(model, y), "squared": lambda x, i: model(x)[:, 0] ** 2}[name]
     what = objective(SG(3), how=how)
@@ -205,7 +205,7 @@ def test_autocast(name: str, how: Any) -> None:
     whole = gradients(model)
     assert half.losses[0].dtype == {"cross entropy": torch.float32, "squared": torch.bfloat16}[name]
     assert signed.log_weights.dtype == signed.points.dtype == torch.float32
-    # bfloat16 rounds by 2^-9, in three layers, forward and back; a tilt moves with the slopes.
+    # bfloat16 rounds by 2^-9, in three layers, forward and backward; a tilt depends on the gradients.
     rounding = 2**-9 * (8 if isinstance(how, Uniform) else 16)
     reference = expected if isinstance(how, Uniform) else whole
     for value_of, grads in ((found.detach(), whole), (chunked, in_chunks)):
@@ -238,8 +238,8 @@ def test_on_cuda() -> None:
 
 
 @pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(4)], ids=str)
-def test_second_derivatives_are_those_under_fixed_weights(estimator: Any) -> None:
-    """The whole second derivative has a further term, except with one point per data point."""
+def test_second_derivatives_treat_weights_as_constants(estimator: Any) -> None:
+    """The exact second derivative has another term, except with one point per data point."""
     theta, (x, _) = torch.tensor(0.7, dtype=torch.float64, requires_grad=True), data((5,))
     what = objective(estimator)
 
@@ -262,7 +262,7 @@ def test_second_derivatives_are_those_under_fixed_weights(estimator: Any) -> Non
 
 @pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
 def test_value_without_gradients(block: Any) -> None:
-    """The value is that of training, and nothing is recorded."""
+    """The value is the same as in training, without a graph."""
     model, (x, y) = network((5,)), data((5,))
     loss = cross_entropy(model, y)
 
@@ -282,7 +282,7 @@ def test_value_without_gradients(block: Any) -> None:
 
 @pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
 @pytest.mark.parametrize("estimator", [SG(4), RTMLMC(5), RTMLMC(5, "stratified")], ids=str)
-def test_chunks_give_the_gradient_of_the_plain_call(estimator: Any, how: Any) -> None:
+def test_chunks_give_the_gradient_of_the_call(estimator: Any, how: Any) -> None:
     model, (x, y) = network((5,)), data((5,), n=13)
     what, plain = objective(estimator, how=how), Recorder(cross_entropy(model, y))
     value = what(plain, x, rng=rng(5))
@@ -297,18 +297,16 @@ def test_chunks_give_the_gradient_of_the_plain_call(estimator: Any, how: Any) ->
         assert max(len(points) for points in loss.points) <= chunk
         if chunk >= len(plain.points[-1]):
             assert len(loss.points) == len(plain.points)
-        if chunk >= 32:  # a chunk holds a data point, and each point is evaluated once
+        if chunk >= 32:  # every data point fits in a chunk, so each point is evaluated once
             assert torch.equal(torch.cat(loss.points), torch.cat(plain.points))
             assert torch.equal(torch.cat(loss.index), torch.cat(plain.index))
-        if isinstance(
-            how, Tilted
-        ):  # the points for the input gradients come first, all data points each time
+        if isinstance(how, Tilted):  # input gradients come first, at all data points each time
             first = torch.cat(loss.index)[: 13 * (1 + how.retilt)]
             assert torch.equal(first, torch.arange(13).repeat(1 + how.retilt))
 
 
 class Saved:
-    """Counts the numbers that autograd keeps for its backward passes, and the most it kept at once."""
+    """Counts the numbers that autograd saves for backward passes, and their maximum."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -329,8 +327,8 @@ class Saved:
 
 
 @pytest.mark.parametrize("chunk", [64, 8])
-def test_chunks_bound_what_autograd_keeps(chunk: int) -> None:
-    """Activations in proportion to the points of a chunk, and the parameters; 8 is half of a data point."""
+def test_chunks_bound_the_memory_of_autograd(chunk: int) -> None:
+    """Activations are proportional to the points of a chunk, even if it is half a data point."""
     model, (x, y) = network((2, 6, 6)), data((2, 6, 6), n=64)
     plain, parts = Saved(), Saved()
     with plain.watch():
@@ -370,11 +368,11 @@ def test_bad_losses_and_batches(way: Any) -> None:
     ]:
         with pytest.raises(kind, match=words):
             way(loss, x)
-        assert all(p.grad is None for p in MODEL.parameters())  # no gradient was added
+        assert all(p.grad is None for p in MODEL.parameters())  # no gradient was accumulated
 
 
 def test_bad_chunks_and_losses_without_a_gradient() -> None:
-    words = "do not depend on anything that requires a gradient; expected a model with parameters"
+    words = "do not depend on anything that requires a gradient; expected a model with trainable"
     for way in (WAYS["chunks"], WAYS["small chunks"]):
         with pytest.raises(ValueError, match=words):
             way(lambda x, i: LOSS(x, i).detach(), X)
@@ -388,8 +386,8 @@ def test_bad_chunks_and_losses_without_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(3)])
-def test_eta_beyond_the_precision_of_the_losses(estimator: Any) -> None:
-    """Whatever the levels that are drawn."""
+def test_eta_outside_the_range_of_the_losses_dtype_raises(estimator: Any) -> None:
+    """eta is checked for all levels."""
     x = data((4,))[0].float()
     for eta in (1e-60, 1e60):
         objective = RegularizedLoss(Ball(2, 1.0), eta, ENTROPIC, estimator)

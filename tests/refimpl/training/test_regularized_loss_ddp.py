@@ -1,4 +1,4 @@
-"""Two processes of DistributedDataParallel train as one process does with the same samples."""
+"""Two processes of DistributedDataParallel train like one process with the same samples."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = [
         reason="torch: built without gloo",
     ),
 ]
-LIMIT = 240  # seconds; it takes some fifteen on two free cores
+LIMIT = 240  # seconds; about fifteen on two free cores
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the two ranks wrote."""
+    """The results of the two ranks."""
     folder = tmp_path_factory.mktemp("ddp")
     with subprocess.Popen(
         [*torchrun(folder / "logs"), worker.__file__, str(folder)],
@@ -43,13 +43,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             output, _ = started.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             os.killpg(started.pid, signal.SIGKILL)
-            pytest.fail(f"the two processes did not end within {LIMIT} s")
+            pytest.fail(f"the two processes did not finish within {LIMIT} s")
     assert started.returncode == 0 or GLOO_AT_EXIT in output, output
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
 
 def one_process(objective: Any) -> tuple[list[list[Any]], list[list[int]]]:
-    """The mean gradients of two ranks at each step, computed one after the other, and their point counts."""
+    """The mean gradients of two ranks at each step, computed in one process, and their point counts."""
     model = worker.network()
     sources = rng(worker.SEED).spawn(2)
     steps: list[list[Any]] = []
@@ -69,7 +69,7 @@ def one_process(objective: Any) -> tuple[list[list[Any]], list[list[int]]]:
     return steps, counts
 
 
-def test_gradients_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None:
+def test_gradients_equal_those_of_one_process(ranks: list[dict[str, Any]]) -> None:
     for name, objective in [
         ("plain random", worker.RANDOM),
         ("plain fixed", worker.FIXED),
@@ -80,12 +80,12 @@ def test_gradients_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None
         for rank in ranks:
             assert len(rank[name]) == worker.STEPS
             assert all(close(*pair) for pair in zip(rank[name], expected, strict=True)), name
-        # The ranks differ in their numbers of points: DDP alone averages at every backward pass.
+        # Ranks differ in their numbers of points, and DDP by itself averages at every backward pass.
         assert objective is worker.FIXED or calls[0] != calls[1]
 
 
 def test_accumulated_gradients_are_averaged_once(ranks: list[dict[str, Any]]) -> None:
-    """The worker asserts that there was one average per step; here, that both ranks have it."""
+    """The worker asserts one average per step; this test, that both ranks have it."""
     first, second = (rank["accumulated fixed"] for rank in ranks)
     assert all(close(a, b) for a, b in zip(first, second, strict=True))
     model, total = worker.network(), []

@@ -1,4 +1,4 @@
-"""RobustLoss: its objective, its explanation, its checkpoints and its seeds."""
+"""RobustLoss: objective, explanation, checkpoints and seeds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def network() -> Any:
 
 
 def test_objective_is_one_tilted_point() -> None:
-    """In l1 and l2 from twice the ball of the attack, in linf from that ball."""
+    """In l1 and l2 from a ball of twice the attack's radius, in linf of the same radius."""
     x, y = data()
     for norm, p in (("l2", 2.0), ("linf", inf), ("l1", 1.0), (2, 2.0), (inf, inf)):
         found = [network(), network()]
@@ -79,7 +79,7 @@ def test_explanation() -> None:
         "linf attacks of radius 0.3",
         "linf ball of radius 0.3. It is strongly tilted along the gradient of the loss",
         f"gradients of mean size {size:.3g}",
-        "12 points of 5 coordinates, of which 4 move",  # one of size 0 does not
+        "12 points of 5 coordinates, of which 4 move",  # the one of scale 0 does not
         f"which give eta {0.3 * size / (10 * 4):.3g}.",
         "(-9.0, 9.0)",
     ):
@@ -93,7 +93,7 @@ def test_checkpoint_continues_with_the_same_numbers() -> None:
     x, y = data()
     loss = cross_entropy(network(), y)
     robust = RobustLoss(0.3, rng=5)
-    assert robust.state_dict()["size"] == 0  # nothing is measured yet
+    assert robust.state_dict()["size"] == 0  # before the first call
     robust(loss, x)
     file = io.BytesIO()
     torch.save({"robust": robust.state_dict()}, file)

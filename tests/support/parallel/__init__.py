@@ -1,1 +1,1 @@
-"""What the tests of clusters and of training on several processes run."""
+"""Programs run by the tests of clusters and of training in several processes."""

@@ -1,4 +1,4 @@
-"""Local clusters for tests: a Dask scheduler with two worker processes, and a Ray with two."""
+"""Local clusters for tests: Dask and Ray, each with two worker processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-LIMIT = 240.0  # seconds for a cluster to come up; some ten on free cores
+LIMIT = 240.0  # seconds for a cluster to start; about ten on free cores
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PHIBALL_THREADS")
 ENVIRONMENT = {
     **os.environ,
@@ -22,17 +22,17 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PHIBALL_BACKEND": "numpy",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # or a busy machine gives its workers no time
+    "RAY_worker_niceness": "0",  # otherwise a busy machine starves its workers
 }
 
 
 def worker_state(host: int) -> tuple[bool, list[str | None]]:
-    """Whether this is the process `host`, and the limits of its environment; for worker processes."""
+    """Whether this is the process `host`, and the thread limits in its environment."""
     return os.getpid() == host, [os.environ.get(name) for name in THREADS]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, and has not ended without being waited for."""
+    """Whether a process is running, and not a zombie."""
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -40,7 +40,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], complaint: str) -> None:
-    """Wait for a condition, or fail."""
+    """Wait for a condition, or fail after LIMIT seconds."""
     deadline = time.monotonic() + LIMIT
     while not condition():
         assert time.monotonic() < deadline, complaint
@@ -48,7 +48,7 @@ def wait_until(condition: Callable[[], bool], complaint: str) -> None:
 
 
 def start(folder: Path, name: str, *command: str) -> subprocess.Popen[bytes]:
-    """A process of a group of its own, whose output goes to a file."""
+    """Start a process in a new group, with its output in a file."""
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
             command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
@@ -56,7 +56,7 @@ def start(folder: Path, name: str, *command: str) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with its group."""
+    """Kill a process and its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -64,7 +64,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def dask_cluster(folder: Path) -> Iterator[str]:
-    """The address of a scheduler with two worker processes of one thread."""
+    """The address of a scheduler with two single-threaded worker processes."""
     file = folder / "scheduler.json"
     dask = (sys.executable, "-m", "dask")
     where = ("--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file))
@@ -86,7 +86,7 @@ def dask_cluster(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def ray_cluster(folder: Path) -> Iterator[str]:
-    """The address of a Ray of two cores, in the foreground so that it ends with its process group."""
+    """The address of a Ray cluster of two cores, in the foreground so that it ends with its process group."""
     port = str(20000 + os.getpid() % 20000)
     ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", "2")
     here = ("--node-ip-address", "127.0.0.1", "--port", port)

@@ -1,8 +1,8 @@
-"""One rank of DistributedDataParallel training, started by torchrun; see test_training_ddp.py.
+"""One rank of DistributedDataParallel training, started by torchrun; see test_regularized_loss_ddp.py.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 ddp_worker.py FOLDER
 
-It writes FOLDER/rank{r}.pt: what each way of training did to the gradients and the parameters.
+It writes FOLDER/rank{r}.pt: the gradients of each way of training.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.support import training_models
 from tests.support.training_models import cross_entropy as loss_of
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
-dist = pytest.importorskip("torch.distributed", reason="torch: built without its distributed part")
+dist = pytest.importorskip("torch.distributed", reason="torch: built without torch.distributed")
 
 STEPS, BATCH, SEED = 3, 8, 7
 RANDOM = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, RTMLMC(4))
 FIXED = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, SG(3))
 
 
-network = partial(training_models.network, (5,))  # with the same initial weights on every rank
+network = partial(training_models.network, (5,))  # the same initial weights on every rank
 
 
 def batch(step: int, rank: int) -> tuple[Any, Any]:
@@ -38,16 +38,16 @@ def batch(step: int, rank: int) -> tuple[Any, Any]:
 
 def plain(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
     """One forward and one backward pass, as in any training with DistributedDataParallel."""
-    objective(loss_of(model, y), x, rng=source).backward()
+    objective(model, x, y, rng=source).backward()
 
 
 def in_chunks(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """Whatever the number of chunks on each rank; a chunk is smaller than the points of one data point."""
-    objective.backward(loss_of(model, y), x, rng=source, chunk=3)
+    """Chunks smaller than the points of one data point; their number differs between ranks."""
+    objective.backward(model, x, y, rng=source, chunk=3)
 
 
 def accumulated(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """Two halves of a batch, of which the first is not averaged for itself."""
+    """Two halves of a batch, averaged together after the second."""
     half = len(x) // 2
     with model.no_sync():
         objective.backward(loss_of(model, y[:half]), x[:half], rng=source, chunk=16, grad_scale=0.5)
@@ -55,7 +55,7 @@ def accumulated(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: 
 
 
 def train(how: Any, objective: RegularizedLoss, model: Any) -> list[list[Any]]:
-    """A few steps; the gradients of each, as they were when the optimizer took them, averaged once."""
+    """Train a few steps; return the gradients of each, after checking that they were averaged once."""
     averages = []
 
     def average(bucket: Any) -> Any:
@@ -65,7 +65,7 @@ def train(how: Any, objective: RegularizedLoss, model: Any) -> list[list[Any]]:
 
     model.register_comm_hook(None, lambda _, bucket: average(bucket))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    source = rng(SEED).spawn(dist.get_world_size())[dist.get_rank()]  # each rank draws its own perturbations
+    source = rng(SEED).spawn(dist.get_world_size())[dist.get_rank()]
     seen = []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -77,7 +77,7 @@ def train(how: Any, objective: RegularizedLoss, model: Any) -> list[list[Any]]:
 
 
 def main(folder: Path) -> None:
-    """Every way to train."""
+    """Train in every way."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank = dist.get_rank()

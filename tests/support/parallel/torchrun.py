@@ -1,4 +1,4 @@
-"""Two processes under torchrun, on this machine."""
+"""Two local processes under torchrun."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 
 def torchrun(logs: Path) -> list[str]:
-    """The command that a program is appended to; what torchrun keeps of a run goes to the folder `logs`."""
+    """The command to which a program is appended; torchrun writes its logs to the folder `logs`."""
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return [*program, "--log-dir", str(logs)]
 
 
 GLOO_AT_EXIT = "terminate called without an active exception"
-"""The message of a crash of torch itself, while gloo is torn down: about one run in ten on busy machines."""
+"""The message of a crash in torch while gloo shuts down: about one run in ten on busy machines."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment that it runs in."""
+    """The environment for torchrun."""
     local = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     return {**os.environ, "OMP_NUM_THREADS": "1", **local, **more}

@@ -1,8 +1,8 @@
-"""One rank of a training under torchrun; the second dies in its third step, if told to.
+"""One rank of a training run under torchrun; with `die`, the second rank is killed in its third step.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 THIS FOLDER [die]
 
-It writes FOLDER/rank{r}.json: the curve and the weights of each training.
+It writes FOLDER/rank{r}.json: the curve and the weights of each run.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch.distributed as dist
 from phiball.experiments.training.loop import Schedule
 from tests.support.stopped_training import Training, weights
 
-PLAN = Schedule(epochs=2, batch=7, rate=0.01)  # of 22 images: the last batch of an epoch has one
+PLAN = Schedule(epochs=2, batch=7, rate=0.01)  # 22 images: the last batch of an epoch has one
 
 
 def main(folder: Path, die: bool) -> None:
-    """Two trainings: without anything drawn, and with points that each rank draws for itself."""
+    """Train twice: without random points, and with points that each rank draws itself."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 

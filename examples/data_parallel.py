@@ -1,7 +1,7 @@
 """DistributedDataParallel under torchrun, with a checkpoint: the same command resumes training.
 
-torchrun --nproc-per-node 2 examples/distributed.py [checkpoint.pt]
-python examples/distributed.py trains in one process, with different perturbations
+torchrun --nproc-per-node 2 examples/data_parallel.py [checkpoint.pt]
+python examples/data_parallel.py trains in one process, with different perturbations
 """
 
 import os

@@ -3,7 +3,7 @@
 RobustLoss evaluates one perturbed point per data point, so one compilation per batch size is enough. RTMLMC
 varies the number of points: compile with dynamic=True for it.
 
-python examples/compiled.py
+python examples/torch_compile.py
 """
 
 import torch
