@@ -26,10 +26,10 @@ exactly, and the solution has a certificate, the duality gap:
 | draw random numbers, select a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
 | check your own solver | `phiball.verification.verify_solver` |
 
-The names of `phiball.refimpl`, and `rng`, `backend`, `set_backend` and `robustness_report`, can be imported
-from `phiball` itself. All other names are in namespaces, the folders of `phiball.refimpl`: `phiball.inner`,
-`.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`, `.causal`, `.linear`
-and `.sklearn`. Everything is loaded on first use. The packages:
+The names of `phiball.refimpl`, `rng`, `backend`, `set_backend`, `robustness_report` and its types can be
+imported from `phiball` itself. All other names are in namespaces, the folders of `phiball.refimpl`:
+`phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`,
+`.causal`, `.linear` and `.sklearn`. Everything is loaded on first use. The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
 - `phiball.backends`: arrays (NumPy, torch, CuPy), random numbers, compiled kernels;
@@ -53,6 +53,8 @@ if TYPE_CHECKING:  # for type checkers and editors
     from phiball.backends import backend as backend
     from phiball.backends import rng as rng
     from phiball.backends import set_backend as set_backend
+    from phiball.experiments.robustness import AttackSettings as AttackSettings
+    from phiball.experiments.robustness import RobustnessReport as RobustnessReport
     from phiball.experiments.robustness import robustness_report as robustness_report
     from phiball.refimpl import *  # noqa: F403
     from phiball.refimpl import causal as causal
@@ -84,6 +86,8 @@ _NAMESPACES = (
     "training",
 )
 _ELSEWHERE = {
+    "AttackSettings": "phiball.experiments.robustness",
+    "RobustnessReport": "phiball.experiments.robustness",
     "backend": "phiball.backends",
     "rng": "phiball.backends",
     "robustness_report": "phiball.experiments.robustness",
@@ -110,7 +114,7 @@ class _Namespaces:  # without the base classes of importlib.abc, which take long
             module.__spec__ = module.__spec__.loader_state[1]  # the import system has replaced it
 
 
-sys.meta_path.insert(0, _Namespaces())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Namespaces())
 
 if not TYPE_CHECKING:  # all names are loaded on first use, which keeps the import fast
 

@@ -1,16 +1,16 @@
-"""The mathematics of phi-divergence regularised adversarial learning, one file per concept.
+"""The mathematics of phi-divergence regularized adversarial learning, one file per concept.
 
 Functions take arrays of NumPy, torch or CuPy, in float32 or float64, and return arrays of the same library,
 dtype and device. They are batched over leading axes and never modify an argument. In shapes, N is the number
 of data points and "event" the shape of one: (N,) + event is (N, d) for vectors, (N, 3, 32, 32) for images.
 
-Losses are functions loss(x, i) of points x (k,) + event, where i (k,) is the index of the data point that
-each comes from; gradients are functions gradient(x, i). Random numbers come from `phiball.backends.rng`. A
-bad argument raises ValueError or TypeError with a message that names it and shows its value.
+Losses are functions loss(x, i) of points x (k,) + event and the index i (k,) of the data point of each;
+`pointwise_loss` makes one from a model. `rng` is a seed, a generator of NumPy or torch, an `Rng`, or None for
+fresh entropy. An invalid argument raises ValueError or TypeError with a message that names it.
 
-Results are frozen dataclasses, which print in one line. Each type is imported from where its function is, for
+Results are frozen dataclasses that print in one line; each type is importable from where its function is, for
 example `phiball.WorstCase` or `phiball.linear.LinearModel`. "Claim D12" in a docstring is a claim of
-`phiball.verification`; equations have the names that they have in the source of the paper.
+`phiball.verification`; equations are named by their labels in the source of the paper.
 """
 
 import ast

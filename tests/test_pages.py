@@ -184,7 +184,7 @@ def public_names() -> set[str]:
 
 def test_names_in_the_map_of_the_paper_exist() -> None:
     """Every `name` in the last column of the map of refimpl/README.md is public."""
-    _, _, table = TEXTS["refimpl/README.md"].partition("| paper | what it is | here |\n")
+    _, _, table = TEXTS["refimpl/README.md"].partition("| paper | content | here |\n")
     rows = [line for line in table.splitlines() if line.startswith("| ") and line.count("|") == 4]
     names = {name for row in rows for name in re.findall(r"`([A-Za-z_]\w*)[.`]", row.rsplit("|", 2)[1])}
     names -= {"clip", "sample"}  # a field and a method, named with their class

@@ -38,7 +38,7 @@ def read_idx(path: Path, axes: int) -> Bytes:
 
 
 def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
-    """Read the announced size plus one byte, since a compressed file may not fit into memory."""
+    """Read at most one byte more than announced, since an unpacked file can be larger than memory."""
     start = 4 + 4 * axes
     head = stream.read(start)
     if not head.startswith(BYTES) or len(head) < 4:

@@ -41,12 +41,12 @@ COMPARISONS = {
             ("linf, literal", "all", "1 / 4 / 7"),
             ("linf, step", "all", "1 / 4 / 7"),
         ),
-        "Not the paper's scale: 10,000 training images (Kuzushiji: 7,000), a quarter of the filters, 4 epochs"
-        " for 30, 1,000 attacked images, 3 seeds. Best, tied and not best are by Student's 95 % interval of "
-        "the differences within seeds, over the mean of all sizes of the perturbation.",
+        "Smaller than the paper's scale: 10,000 training images (Kuzushiji: 7,000), a quarter of the "
+        "filters, 4 epochs instead of 30, 1,000 attacked images, 3 seeds. Best, tied and not best: by "
+        "Student's 95 % interval of the differences within seeds, averaged over the perturbation sizes.",
         "phiball run supervised --scale small",
-        "The paper prints its error rates in a figure alone. It gives neither the norm of the ball nor the "
-        "meaning of a stepsize of 0.1 for FGM: six readings.",
+        "The paper prints its error rates only in a figure. It gives neither the norm of the ball nor the "
+        "meaning of a stepsize of 0.1 for FGM, so there are six readings.",
         "Errors against the size of the perturbation, linf ball.",
     ),
     ("cartpole", "training.png"): Comparison(
@@ -63,10 +63,9 @@ COMPARISONS = {
         "states 1,1,6,12, radius a quarter of a cell, eta = 1; training is capped at 400 steps, evaluation "
         "at 500.",
         "phiball run cartpole --scale paper",
-        "The table of states, the discount, the schedules, the initial values, rho and eta are not given; "
-        "what the error bars are is not said; four of the eight returns exceed the cap of 400 steps. The "
-        "table of states and the parameters here were chosen because they show the effect, which others "
-        "reverse.",
+        "The table of states, the discount, the schedules, the initial values, rho, eta and the meaning of "
+        "the error bars are not given; four of the eight returns exceed the cap of 400 steps. The table of "
+        "states and the parameters here were chosen because they show the effect; others reverse it.",
         "Episode lengths during training.",
     ),
     ("pricing", "improvement.png"): Comparison(
@@ -87,7 +86,7 @@ COMPARISONS = {
         "50 trials as in the paper, linf balls, theta in an l2 ball of radius 3. Each difference exceeds two "
         "standard errors.",
         "phiball run pricing --scale paper",
-        "The improvements are printed in a figure alone. As printed the problem is unbounded (P1). The norm "
+        "The improvements are printed only in a figure. As printed the problem is unbounded (P1). The norm "
         "of the ball, the level L and the bounds on prices or theta are not given.",
         "Improvement over ERM, mean ± two standard errors.",
     ),

@@ -30,7 +30,7 @@ class Ball(Geometry):
     - `clip`: None, or (lo, hi) for data in the box [lo, hi]^d. Samples are drawn in the whole ball and
       clipped to the box, so they stay in the ball. Their distribution is uniform inside the box, with the
       remaining mass on its faces; it is not uniform on the intersection. `sample` and `project` respect the
-      box. The moments, the volume and `steepest` are those of the whole ball.
+      box. The moments, the volume and `steepest` refer to the whole ball.
     - `feature_scale`: None, or scales sigma that broadcast to a point: the ball is then
       {sigma b : |b|_p <= radius}. A coordinate of scale 0 is fixed and does not count as a dimension: the
       distribution is uniform in the others. An array (N,) + event has scales for N data points; see `masked`.
@@ -90,7 +90,7 @@ class Ball(Geometry):
 
         Arguments:
         - `mask`: booleans or numbers that broadcast to a point, or to the data points (N,) + event: for
-          padded sequences, one mask per data point. The radius remains that of the whole point.
+          padded sequences, one mask per data point. The radius applies to the whole point.
 
         >>> import numpy as np
         >>> from phiball import Ball
@@ -200,7 +200,7 @@ class Ball(Geometry):
     def sample_tilted(
         self, x: Array, s: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1
     ) -> tuple[Array, Array]:
-        """Draw `n_samples` points x + b around each x, with b of density proportional to exp(s.b) on the ball.
+        """Draw `n_samples` points x + b around each x, with the density of b proportional to exp(s.b).
 
         Arguments:
         - `x`, batch + event: the centres.

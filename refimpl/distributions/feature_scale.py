@@ -1,8 +1,8 @@
-"""Sizes of the coordinates of a ball: each moves on a scale of its own, and one of size 0 not at all.
+"""Per-coordinate scales of a ball; a coordinate of scale 0 is fixed.
 
-The ball of a norm with sizes sigma is the image of the plain ball under b -> sigma b, in the coordinates that
-have a size. Everything about it follows by this change of coordinates: the uniform distribution is the image
-of the uniform distribution, a tilt s becomes sigma s, and so does a gradient.
+The ball with scales sigma is the image of the plain ball under b -> sigma b, in the coordinates with a
+positive scale. Its properties follow by this change of coordinates: the uniform distribution maps to the
+uniform distribution, and a tilt or a gradient s becomes sigma s.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from phiball.refimpl.validation import broadcasts
 
 
 class Part(NamedTuple):
-    """The rows that move the same number m of coordinates, as arrays on the host.
+    """The rows with the same number m of free coordinates, as NumPy arrays.
 
-    - `rows` (k,): which they are, or None for all.
-    - `columns` (1 or k, m): the coordinates that move, or None for all.
-    - `places` (1 or k, d): where each coordinate is among them, m for one that does not move.
-    - `sizes` (1 or k, m): the sizes of those that move.
+    - `rows` (k,): their indices, or None for all rows.
+    - `columns` (1 or k, m): the free coordinates, or None for all.
+    - `positions` (1 or k, d): the position of each coordinate among the free ones, m for a fixed one.
+    - `scales` (1 or k, m): the scales of the free coordinates.
     """
 
     rows: Array | None
     columns: Array | None
-    places: Array
-    sizes: Array
+    positions: Array
+    scales: Array
 
 
 class FeatureScale:
-    """The sizes of the coordinates, as an array on the host that never changes.
+    """Per-coordinate scales, as an immutable NumPy array.
 
     Arguments:
-    - `values`: a number, or an array or nested sequence of numbers that are not negative, or of booleans.
+    - `values`: a number, or an array or nested sequence of nonnegative numbers or booleans.
 
-    It compares by value, and can be a key.
+    It is compared by value and hashable.
     """
 
     __slots__ = ("_key", "values")
@@ -50,10 +50,10 @@ class FeatureScale:
         except (TypeError, ValueError):
             host = None
         if host is None:
-            raise TypeError(f"scale is {values!r}; expected an array of numbers, one size per coordinate")
+            raise TypeError(f"feature_scale is {values!r}; expected an array of numbers, one per coordinate")
         if prod(host.shape) == 0 or not bool(xp.all((host >= 0) & xp.isfinite(host))):
             raise ValueError(
-                f"scale is {values!r}; expected finite numbers that are not negative, 0 for what stays"
+                f"feature_scale is {values!r}; expected finite nonnegative numbers, 0 for fixed coordinates"
             )
         self.values = host
         self._key = (tuple(host.shape), host.tobytes())
@@ -65,167 +65,167 @@ class FeatureScale:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        """The sizes if they are few, or else their shape and how many of them are 0."""
+        """The values if they are few, otherwise their shape and the number of zeros."""
         if self.values.size <= 12:
             return repr(self.values.tolist())
         xp = array_namespace(self.values)
-        still = int(xp.count_nonzero(self.values == 0))
-        return f"<sizes of shape {tuple(self.values.shape)}, {still} of them 0>"
+        fixed = int(xp.count_nonzero(self.values == 0))
+        return f"<shape {tuple(self.values.shape)}, {fixed} of them 0>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FeatureScale, (self.values,)
 
     @property
     def largest(self) -> float:
-        """The largest size."""
+        """The largest scale."""
         return float(array_namespace(self.values).max(self.values))
 
     @property
     def flattened(self) -> list[float]:
-        """All sizes, in their order."""
-        return [float(size) for size in array_namespace(self.values).reshape(self.values, (-1,))]
+        """All scales, in order."""
+        return [float(scale) for scale in array_namespace(self.values).reshape(self.values, (-1,))]
 
     def per_point(self, event_ndim: int) -> bool:
-        """Whether the data points have sizes of their own."""
+        """Whether the scales differ between data points."""
         return bool(self.values.ndim > event_ndim)
 
     def rows(self, index: Array) -> FeatureScale:
-        """The sizes of these data points, where each has its own along the first axis."""
+        """The scales of these data points, along the first axis."""
         if self.values.shape[0] == 1:
             return self
         return FeatureScale(array_namespace(self.values).take(self.values, to_numpy(index), axis=0))
 
     def masked(self, mask: Any) -> FeatureScale:
-        """The sizes where the mask is not 0, and 0 elsewhere; the shapes broadcast."""
+        """The scales where the mask is not 0, and 0 elsewhere; the shapes broadcast."""
         mask = FeatureScale(mask).values
         try:
             return FeatureScale(self.values * (mask != 0))
         except ValueError:
             raise ValueError(
-                f"mask has shape {tuple(mask.shape)} and scale {tuple(self.values.shape)}; expected shapes "
-                "that broadcast"
+                f"mask has shape {tuple(mask.shape)} and feature_scale {tuple(self.values.shape)}; expected "
+                "shapes that broadcast"
             ) from None
 
     def flat(self, shape: tuple[int, ...], event_ndim: int) -> Array:
-        """The sizes (1 or rows, d) on the host for points batch + event of this shape, or an error."""
+        """The scales (1 or rows, d) in NumPy for points batch + event of this shape."""
         cut = len(shape) - event_ndim
         whole = tuple(shape[cut:]) if not self.per_point(event_ndim) else tuple(shape)
-        per_point = self.per_point(event_ndim) and self.values.ndim != len(shape)  # never along another axis
+        per_point = self.per_point(event_ndim) and self.values.ndim != len(shape)
         if per_point or not broadcasts(tuple(self.values.shape), whole):
             raise ValueError(
-                f"scale has shape {tuple(self.values.shape)}; expected one that broadcasts to a point, "
-                f"{tuple(shape[cut:])}, or to all of them, {tuple(shape)}"
+                f"feature_scale has shape {tuple(self.values.shape)}; expected one that broadcasts to "
+                f"{tuple(shape[cut:])}, a point, or to {tuple(shape)}, all points"
             )
         xp = array_namespace(self.values)
-        # A copy: torch warns of memory that it may not write to.
+        # A copy, because torch warns about read-only memory.
         return xp.reshape(xp.broadcast_to(self.values, whole) + 0.0, (-1, prod(shape[cut:])))
 
     def like(self, x: Array, event_ndim: int) -> Array:
-        """The sizes as an array like x that broadcasts to it."""
-        sizes = self.flat(tuple(x.shape), event_ndim)
+        """The scales as an array like x that broadcasts to x."""
+        scales = self.flat(tuple(x.shape), event_ndim)
         cut = x.ndim - event_ndim
         shape = x.shape if self.per_point(event_ndim) else x.shape[cut:]
-        return _moved(array_namespace(sizes).reshape(sizes, tuple(shape)), x, x.dtype)
+        return _to_library(array_namespace(scales).reshape(scales, tuple(shape)), x, x.dtype)
 
     def divide(self, v: Array, event_ndim: int) -> tuple[Array, Array]:
-        """v/sigma, 0 where sigma is, and whether each v, batch, moves a coordinate that must not."""
+        """v/sigma, 0 where sigma is 0, and whether each v, batch, moves a fixed coordinate."""
         xp = array_namespace(v)
-        sizes = self.like(v, event_ndim)
-        moves = sizes > 0
-        share = xp.where(moves, v / xp.where(moves, sizes, xp.ones_like(sizes)), xp.zeros_like(v))
+        scales = self.like(v, event_ndim)
+        free = scales > 0
+        share = xp.where(free, v / xp.where(free, scales, xp.ones_like(scales)), xp.zeros_like(v))
         axes = tuple(range(v.ndim - event_ndim, v.ndim))
-        return share, xp.any(~moves & (v != 0), axis=axes) if axes else ~moves & (v != 0)
+        return share, xp.any(~free & (v != 0), axis=axes) if axes else ~free & (v != 0)
 
     def moving(self, shape: tuple[int, ...], event_ndim: int) -> Array:
-        """The number (1 or rows,) of coordinates that move, on the host."""
-        sizes = self.flat(shape, event_ndim)
-        return array_namespace(sizes).count_nonzero(sizes, axis=-1)
+        """The number (1 or rows,) of free coordinates, in NumPy."""
+        scales = self.flat(shape, event_ndim)
+        return array_namespace(scales).count_nonzero(scales, axis=-1)
 
-    def spread(self, z: Array, event_ndim: int, draw: Callable[..., Any], *along: Array) -> tuple[Array, ...]:
-        """Perturbations of the scaled ball, batch + (n, d), and what comes along with them, batch + (n,).
+    def spread(self, x: Array, event_ndim: int, draw: Callable[..., Any], *along: Array) -> tuple[Array, ...]:
+        """Perturbations of the scaled ball, batch + (n, d), and further arrays of `draw`, batch + (n,).
 
-        `draw` takes zeros (k, m) and each of `along`, of the shape of z, as sigma times its coordinates that
-        move, (k, m). It returns perturbations (k, n, m) of the plain ball, and arrays (k, n) of numbers.
+        `draw` takes zeros (k, m) and, for each of `along` with the shape of x, sigma times its free
+        coordinates (k, m). It returns perturbations (k, n, m) of the plain ball, and arrays (k, n).
         """
-        xp = array_namespace(z)
-        batch = tuple(z.shape[: z.ndim - event_ndim])
-        sizes = self.flat(tuple(z.shape), event_ndim)
+        xp = array_namespace(x)
+        batch = tuple(x.shape[: x.ndim - event_ndim])
+        scales = self.flat(tuple(x.shape), event_ndim)
         rows = prod(batch)
-        flat = [xp.reshape(a, (rows, sizes.shape[-1])) for a in along]
-        parts = _parts(sizes)
+        flat = [xp.reshape(a, (rows, scales.shape[-1])) for a in along]
+        parts = _parts(scales)
         results = []
         for part in parts:
             k = rows if part.rows is None else part.rows.shape[0]
-            size = _moved(part.sizes, z, z.dtype)
-            zeros = xp.zeros((k, size.shape[-1]), dtype=z.dtype, device=device(z))
-            b, *rest = draw(zeros, *(size * _columns(_rows(a, part.rows), part.columns) for a in flat))
-            b *= size[:, None, :]
+            scale = _to_library(part.scales, x, x.dtype)
+            zeros = xp.zeros((k, scale.shape[-1]), dtype=x.dtype, device=device(x))
+            b, *rest = draw(zeros, *(scale * _columns(_rows(a, part.rows), part.columns) for a in flat))
+            b *= scale[:, None, :]
             if part.columns is not None:
-                still = xp.zeros((*b.shape[:-1], 1), dtype=b.dtype, device=device(b))
-                b = _columns(xp.concat([b, still], axis=-1), part.places)
+                fixed = xp.zeros((*b.shape[:-1], 1), dtype=b.dtype, device=device(b))
+                b = _columns(xp.concat([b, fixed], axis=-1), part.positions)
             results.append((b, *rest))
         return tuple(xp.reshape(a, (*batch, *a.shape[1:])) for a in _assembled(parts, results))
 
     def reduce(self, v: Array, event_ndim: int, function: Callable[[Array], Array]) -> Array:
-        """function(sigma v), batch, where it takes the coordinates that move, (k, m), and returns (k,)."""
+        """function(sigma v), batch; the function takes the free coordinates (k, m) and returns (k,)."""
         xp = array_namespace(v)
-        sizes = self.flat(tuple(v.shape), event_ndim)
-        parts = _parts(sizes)
-        flat = xp.reshape(v, (-1, sizes.shape[-1]))
+        scales = self.flat(tuple(v.shape), event_ndim)
+        parts = _parts(scales)
+        flat = xp.reshape(v, (-1, scales.shape[-1]))
         results = [
-            (function(_moved(part.sizes, v, v.dtype) * _columns(_rows(flat, part.rows), part.columns)),)
+            (function(_to_library(part.scales, v, v.dtype) * _columns(_rows(flat, part.rows), part.columns)),)
             for part in parts
         ]
         return xp.reshape(_assembled(parts, results)[0], tuple(v.shape[: v.ndim - event_ndim]))
 
 
-def _parts(sizes: Array) -> list[Part]:
-    """The rows of sizes (R, d) by how many coordinates move."""
-    xp = array_namespace(sizes)
-    moves = sizes > 0
-    counts = xp.count_nonzero(moves, axis=-1)
+def _parts(scales: Array) -> list[Part]:
+    """Group the rows of scales (R, d) by the number of free coordinates."""
+    xp = array_namespace(scales)
+    free = scales > 0
+    counts = xp.count_nonzero(free, axis=-1)
     kinds = xp.unique_values(counts)
     parts = []
     for m in kinds:
         rows = None if kinds.shape[0] == 1 else xp.nonzero(counts == m)[0]
-        size, here = (sizes, moves) if rows is None else (sizes[rows, :], moves[rows, :])
-        if int(m) == sizes.shape[-1]:
-            parts.append(Part(rows, None, here, size))
+        scale, here = (scales, free) if rows is None else (scales[rows, :], free[rows, :])
+        if int(m) == scales.shape[-1]:
+            parts.append(Part(rows, None, here, scale))
             continue
-        taken = max(1, int(m))  # where nothing moves, one coordinate is taken along, with its size of 0
+        taken = max(1, int(m))  # if all are fixed, keep one coordinate of scale 0
         columns = xp.argsort(xp.astype(~here, xp.int8), axis=-1, stable=True)[:, :taken]
-        places = xp.where(here, xp.cumulative_sum(xp.astype(here, xp.int64), axis=-1) - 1, taken)
-        parts.append(Part(rows, columns, places, xp.take_along_axis(size, columns, axis=-1)))
+        positions = xp.where(here, xp.cumulative_sum(xp.astype(here, xp.int64), axis=-1) - 1, taken)
+        parts.append(Part(rows, columns, positions, xp.take_along_axis(scale, columns, axis=-1)))
     return parts
 
 
 def _assembled(parts: list[Part], results: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    """The results of the parts, row after row, in the order of the rows."""
+    """The results of the parts, in the order of the rows."""
     if len(parts) == 1:
         return results[0]
-    host = array_namespace(parts[0].sizes)
+    host = array_namespace(parts[0].scales)
     order = host.argsort(host.concat([part.rows for part in parts]))
     xp = array_namespace(results[0][0])
     columns = [xp.concat(list(column)) for column in zip(*results, strict=True)]
-    return tuple(xp.take(column, _moved(order, column), axis=0) for column in columns)
+    return tuple(xp.take(column, _to_library(order, column), axis=0) for column in columns)
 
 
 def _rows(x: Array, rows: Array | None) -> Array:
-    return x if rows is None else array_namespace(x).take(x, _moved(rows, x), axis=0)
+    return x if rows is None else array_namespace(x).take(x, _to_library(rows, x), axis=0)
 
 
 def _columns(x: Array, columns: Array | None) -> Array:
-    """The entries of x (k, ..., d) along its last axis that `columns` (1 or k, c) says."""
+    """Take `columns` (1 or k, c) along the last axis of x (k, ..., d)."""
     if columns is None:
         return x
     xp = array_namespace(x)
-    index = _moved(columns, x)
+    index = _to_library(columns, x)
     if columns.shape[0] == 1:
         return xp.take(x, index[0, :], axis=-1)
     index = xp.reshape(index, (x.shape[0], *([1] * (x.ndim - 2)), columns.shape[1]))
     return xp.take_along_axis(x, xp.broadcast_to(index, (*x.shape[:-1], columns.shape[1])), axis=-1)
 
 
-def _moved(values: Array, like: Array, dtype: Any = None) -> Array:
-    """An array of the host as one of the library and on the device of `like`."""
+def _to_library(values: Array, like: Array, dtype: Any = None) -> Array:
+    """Convert a NumPy array to the library and device of `like`."""
     return array_namespace(like).asarray(values, dtype=dtype, device=device(like))

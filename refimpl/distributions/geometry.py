@@ -1,4 +1,4 @@
-"""Lengths, projections, steepest points and moments of the balls of a norm."""
+"""Norms, projections, steepest points and moments of balls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phiball.refimpl.validation import all_finite, valid_count, valid_finite
 
 
 class Geometry:
-    """What a `Ball` is beside its samples; `Ball` says what the attributes are."""
+    """The part of `Ball` without sampling; `Ball` documents the attributes."""
 
     norm: float
     radius: float
@@ -32,16 +32,18 @@ class Geometry:
 
     @property
     def reach(self) -> float:
-        """How far a coordinate can move: the radius, times the largest size."""
+        """The largest move of a coordinate: the radius times the largest scale."""
         return self.radius * (1.0 if self.feature_scale is None else self.feature_scale.largest)
 
     def dimension(self, shape: tuple[int, ...], *, event_ndim: int) -> int:
-        """The number of coordinates that move, of points in an array of this shape; an error if it varies."""
+        """The number of free coordinates of points in an array of this shape; raise if it varies."""
         if self.feature_scale is None:
             return prod(shape[len(shape) - event_ndim :])
         counts = {int(m) for m in self.feature_scale.moving(tuple(shape), event_ndim)}
         if len(counts) > 1:
-            raise ValueError(f"ball is {self!r}; expected as many coordinates that move at every data point")
+            raise ValueError(
+                f"ball is {self!r}; expected the same number of free coordinates at every data point"
+            )
         return counts.pop()
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
@@ -51,13 +53,13 @@ class Geometry:
         - `v`, batch + event. Returns shape batch.
 
         >>> import numpy as np
-        >>> from phiball.refimpl import Ball
+        >>> from phiball import Ball
         >>> float(Ball(1, 0.5).length(np.asarray([3.0, -4.0])))
         7.0
         """
         split(v, event_ndim, "v")
         xp = array_namespace(v)
-        with ignore_float_warnings():  # it is infinite where it overflows
+        with ignore_float_warnings():  # overflow gives inf
             if self.feature_scale is None:
                 return length(flat(v, event_ndim, "v"), self.norm)
             share, forbidden = self.feature_scale.divide(v, event_ndim)
@@ -65,21 +67,21 @@ class Geometry:
         return xp.where(forbidden, xp.full_like(size, inf), size)
 
     def dual_norm(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The dual norm of each g: the largest g.b over the ball of radius 1, of exponent norm/(norm - 1).
+        """The dual norm of each g, with exponent norm/(norm - 1): the largest g.b over the ball of radius 1.
 
         Arguments:
         - `g`, batch + event. Returns shape batch.
 
         >>> import numpy as np
-        >>> from phiball.refimpl import Ball
+        >>> from phiball import Ball
         >>> float(Ball(np.inf, 0.5).dual_norm(np.asarray([3.0, -4.0])))
         7.0
         """
-        with ignore_float_warnings():  # it is infinite where it overflows
-            return length(flat(self._weighed(g, event_ndim), event_ndim, "g"), dual(self.norm))
+        with ignore_float_warnings():  # overflow gives inf
+            return length(flat(self._scaled(g, event_ndim), event_ndim, "g"), dual(self.norm))
 
-    def _weighed(self, g: Array, event_ndim: int) -> Array:
-        """scale times g."""
+    def _scaled(self, g: Array, event_ndim: int) -> Array:
+        """feature_scale times g."""
         split(g, event_ndim, "g")
         return g if self.feature_scale is None else g * self.feature_scale.like(g, event_ndim)
 
@@ -109,8 +111,8 @@ class Geometry:
 
         Arguments:
         - `points`, `x`, batch + event: points and centres, which broadcast. The norm must be 1, 2 or inf.
-          With `feature_scale`, distances are those of points/feature_scale, and coordinates of scale 0 become
-          those of x.
+          With `feature_scale`, distances are measured in points/feature_scale, and fixed coordinates are set
+          to x.
 
         With `clip` the result is then clipped to the box, which keeps it in the ball. For norm inf this is
         the projection onto the intersection, for other norms a point of the intersection.
@@ -129,8 +131,8 @@ class Geometry:
             v, _ = self.feature_scale.divide(points - x, event_ndim)
             plain: Any = type(self)
             b = plain(self.norm, self.radius).project(v, xp.zeros_like(v), event_ndim=event_ndim)
-            sizes = self.feature_scale.like(b, event_ndim)
-            points = xp.where((b == v) & (sizes > 0), points + 0 * v, x + b * sizes)
+            scales = self.feature_scale.like(b, event_ndim)
+            points = xp.where((b == v) & (scales > 0), points + 0 * v, x + b * scales)
             return points if self.clip is None else xp.clip(points, *self.clip)
         with ignore_float_warnings():
             moved = points - x
@@ -157,22 +159,22 @@ class Geometry:
         return points if self.clip is None else xp.clip(points, *self.clip)
 
     def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The point b of the ball around 0 with the largest g.b, which is radius times the dual norm of g.
+        """The point b of the ball around 0 that maximizes g.b, up to radius times the dual norm of g.
 
         Arguments:
         - `g`, batch + event. Returns points of the same shape, 0 where g = 0.
 
-        Norm 1 moves one coordinate, the first of the largest ones; norm inf moves all where g is not 0.
+        Norm 1 moves the first of the largest coordinates; norm inf moves every coordinate where g is not 0.
 
         >>> import numpy as np
-        >>> from phiball.refimpl import Ball
+        >>> from phiball import Ball
         >>> print(Ball(2, 0.5).steepest(np.asarray([3.0, -4.0])))
         [ 0.3 -0.4]
         """
         with ignore_float_warnings():
-            v = flat(self._weighed(g, event_ndim), event_ndim, "g")
+            v = flat(self._scaled(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
-        valid_finite("g" if self.feature_scale is None else "scale times g", v)
+        valid_finite("g" if self.feature_scale is None else "feature_scale times g", v)
         check_overflow("radius", self.radius, self.reach, v[..., :0])
         if self.norm == inf:
             b = xp.sign(v)
@@ -186,10 +188,10 @@ class Geometry:
             b = xp.sign(v) * share ** (dual(self.norm) - 1)
             size = length(b, self.norm)[..., None]
             b = b / xp.where(size > 0, size, xp.ones_like(size))
-        return self._weighed(xp.reshape(self.radius * b, g.shape), event_ndim)
+        return self._scaled(xp.reshape(self.radius * b, g.shape), event_ndim)
 
     def variance(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The variance of g.b for b uniform on the ball around 0: radius^2 E[b_1^2] |scale g|^2, Euclidean.
+        """The variance of g.b for b uniform on the ball around 0: radius^2 E[b_1^2] |feature_scale g|_2^2.
 
         Arguments:
         - `g`, batch + event. Returns shape batch.
@@ -197,11 +199,11 @@ class Geometry:
         E[b_1^2] in the unit ball is 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2, 1/3 for norm inf.
 
         >>> import numpy as np
-        >>> from phiball.refimpl import Ball
+        >>> from phiball import Ball
         >>> float(Ball(2, 1.0).variance(np.asarray([3.0, 4.0])))
         6.25
         """
-        v = flat(self._weighed(g, event_ndim), event_ndim, "g")
+        v = flat(self._scaled(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
         moment: Any = coordinate_variance(self.norm, v.shape[-1])
         if self.feature_scale is not None:
@@ -210,7 +212,7 @@ class Geometry:
             moment = xp.asarray(moment, dtype=g.dtype, device=device(g))
             moment = moment[0] if len(counts) == 1 else xp.reshape(moment, v.shape[:-1])
         check_overflow("radius", self.radius, self.reach, v[..., :0])
-        with ignore_float_warnings():  # it is infinite where it overflows
+        with ignore_float_warnings():  # overflow gives inf
             v = self.radius * v
             return moment * xp.sum(v * v, axis=-1)
 
@@ -218,18 +220,20 @@ class Geometry:
         """The log of E exp(s.b) for b uniform on the ball around 0.
 
         Arguments:
-        - `s`, batch + event. The norm is 1, 2 or inf. Returns shape batch.
+        - `s`, batch + event. The norm must be 1, 2 or inf. Returns shape batch.
 
-        It is computed in double precision, to about 1e-13 relative, from tiny to huge s, and can be
-        differentiated twice. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
+        It is computed in double precision, with a relative error of about 1e-13 from tiny to huge s, and is
+        twice differentiable. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
 
         >>> import numpy as np
-        >>> from phiball.refimpl import Ball
+        >>> from phiball import Ball
         >>> print(round(float(Ball(np.inf, 1.0).log_mgf(np.asarray([1.0]))), 12))
         0.161439361571
         """
         if self.norm not in TILTABLE:
-            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which E exp(s.b) is known")
+            raise ValueError(
+                f"norm is {self.norm!r}; expected 1, 2 or inf, for which log_mgf has a closed form"
+            )
         v = flat(s, event_ndim, "s")
         xp = array_namespace(s)
         top = largest(s)
@@ -243,32 +247,34 @@ class Geometry:
         return xp.astype(value, s.dtype, copy=False)
 
     def log_volume(self, d: int) -> float:
-        """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
+        """The log-volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
 
         Arguments:
-        - `d`: the dimension. Returns a float; with `feature_scale` there are d sizes, whose logs are added.
+        - `d`: the dimension. Returns a float, to which `feature_scale` adds the sum of its logs.
 
         >>> import math
-        >>> from phiball.refimpl import Ball
+        >>> from phiball import Ball
         >>> abs(Ball(2, 1.0).log_volume(2) - math.log(math.pi)) < 1e-15
         True
         """
         d = valid_count("d", d)
-        sizes = [1.0] if self.feature_scale is None else self.feature_scale.flattened
-        if len(sizes) not in (1, d):
-            raise ValueError(f"d is {d}, and scale has {len(sizes)} sizes; expected as many as dimensions")
-        return log_volume(self.norm, self.radius, d, sizes * (d // len(sizes)))
+        scales = [1.0] if self.feature_scale is None else self.feature_scale.flattened
+        if len(scales) not in (1, d):
+            raise ValueError(
+                f"d is {d}, but feature_scale has {len(scales)} entries; expected one per dimension"
+            )
+        return log_volume(self.norm, self.radius, d, scales * (d // len(scales)))
 
     def check_reach(self, s: Array, top: float, *, event_ndim: int) -> None:
-        """Raise if radius s overflows, or radius times its dual norm; `top` is the largest |s_j| of all."""
+        """Raise if radius * s or radius times its dual norm overflows; `top` is the largest |s_j|."""
         xp = array_namespace(s)
         bound = self.reach * top
-        if bound * prod(s.shape[s.ndim - event_ndim :]) == inf:  # rarely: then the norms themselves are taken
+        if bound * prod(s.shape[s.ndim - event_ndim :]) == inf:  # rare: compute the norms themselves
             with ignore_float_warnings():
                 sizes = self.dual_norm(xp.astype(s, xp.float64, copy=False), event_ndim=event_ndim)
             bound = self.radius * largest(sizes)
         if not bound <= float(xp.finfo(s.dtype).max):
             raise ValueError(
-                f"radius times s overflows {s.dtype}, with entries of s up to {top:g}; expected a smaller s, "
-                "which for a risk is a larger eta"
+                f"radius times s overflows {s.dtype} for entries of s up to {top:g}: reduce s (in a risk, "
+                "increase eta)"
             )

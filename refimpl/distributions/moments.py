@@ -1,9 +1,9 @@
-"""Moment generating functions of the uniform distributions on the unit balls: log E exp(s.b).
+"""Log moment generating functions log E exp(s.b) of the uniform distributions on the unit balls.
 
-They make the entropic regulariser exact: eta log E exp(g.b/eta) is the risk of a linear loss. All three
-are computed from sums of positive terms, or along a path on which nothing cancels, so that log E exp(s.b)
-keeps its relative accuracy from tiny s, where it is Var[s.b]/2, to huge s, where it is near the dual norm
-of s. They are smooth functions of s^2, also at s = 0, so that a gradient passes through them twice.
+They give the entropic regularizer exactly: eta log E exp(g.b/eta) is the risk of a linear loss. All three are
+computed from sums of positive terms, or along a path without cancellation, so that log E exp(s.b) keeps its
+relative accuracy from tiny s, where it is Var[s.b]/2, to huge s, where it is close to the dual norm of s.
+They are smooth functions of s^2, also at s = 0, and can be differentiated twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from phiball.backends import Array, array_namespace, detach
 from phiball.refimpl.distributions.norms import dual, length
 from phiball.refimpl.numerics import largest
 
-_HUGE = 1e75  # beyond it the powers that the functions below take would overflow
+_HUGE = 1e75  # beyond it, powers in the functions below would overflow
 
 
 def log_mgf(s: Array, norm: float) -> Array:
@@ -26,7 +26,7 @@ def log_mgf(s: Array, norm: float) -> Array:
     function = {1.0: log_mgf_1, 2.0: log_mgf_2, inf: log_mgf_inf}[norm]
     if largest(s) * s.shape[-1] <= _HUGE:
         return function(s)
-    # Nothing but the dual norm is left of the value there.
+    # For huge s the value is the dual norm up to rounding.
     size = length(detach(s), dual(norm))
     share = xp.where(size > _HUGE, _HUGE / size, xp.ones_like(size))
     return function(s * share[..., None]) + (1 - share) * length(s, dual(norm))
@@ -39,7 +39,7 @@ def log_mgf_inf(s: Array) -> Array:
     small = a < 1
     square = xp.where(small, s * s, xp.zeros_like(s))
     a = xp.where(small, xp.ones_like(a), a)
-    # sinh(a)/a - 1 = a^2/3! + a^4/5! + ..., of which nine terms are exact to rounding for a < 1.
+    # sinh(a)/a - 1 = a^2/3! + a^4/5! + ..., for which nine terms suffice for a < 1.
     series = xp.zeros_like(s)
     for k in range(9, 0, -1):
         series = square * (1 / factorial(2 * k + 1) + series)
@@ -63,15 +63,15 @@ def log_bessel(x: Array, nu: float) -> Array:
     """log Gamma(nu + 1) (2/t)^nu I_nu(t), which is log E exp(s.b) with nu = d/2 and x = t^2 = |s|^2.
 
     H_nu(x) = Gamma(nu + 1) (2/t)^nu I_nu(t) has H_nu = H_(nu+1) + x/4/((nu+1)(nu+2)) H_(nu+2), whose terms
-    are positive: so it is stable downwards, from an order where Debye's expansion is exact.
+    are positive, so that it is stable downwards from an order where Debye's expansion is exact to rounding.
     """
     return _bessel(x, nu, *debye_series(nu))
 
 
 def debye_series(nu: float) -> tuple[int, list[list[float]]]:
-    """How many steps lead up to an order where Debye's expansion is exact, and its coefficients there.
+    """The number of steps to an order where Debye's expansion is exact to rounding, and its coefficients.
 
-    They are those of the orders nu + steps and nu + steps + 1.
+    The coefficients belong to the orders nu + steps and nu + steps + 1.
     """
     steps = max(0, ceil(_ORDER - nu))
     return steps, [_debye_coefficients(nu + steps + k) for k in (0, 1)]
@@ -83,7 +83,8 @@ def _bessel(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array
     if not steps:
         return value
     gap = _debye(x, nu + steps + 1, series[1], xp=xp) - value
-    # H_(nu+1)/H_nu <= 1. For t beyond 1e15 the gap is rounding alone; its error enters by its logarithm.
+    # H_(nu+1)/H_nu <= 1. For t beyond 1e15 the gap is rounding error, which enters only through its
+    # logarithm.
     ratio = xp.exp(xp.where(gap < 0, gap, xp.zeros_like(gap)))
     for j in range(steps, 0, -1):
         order = nu + j - 1
@@ -102,7 +103,7 @@ def _debye(x: Array, nu: float, series: list[float], *, xp: Any) -> Array:
     y = x / nu**2
     sigma = xp.sqrt(1 + y)
     m = y / (1 + sigma)
-    q = m / sigma  # 1 - p, without the cancellation
+    q = m / sigma  # 1 - p, without cancellation
     rest = xp.zeros_like(q)
     for coefficient in reversed(series):
         rest = q * (coefficient + rest)  # A(p)/A(1) - 1
@@ -146,8 +147,8 @@ def log_mgf_1(s: Array) -> Array:
 
     E exp(s.b) = d!/(2 pi i) int e^u u^(d-1) / prod_j (u^2 - s_j^2) du, the inverse Laplace transform at 1.
     Expanding the product gives sum_k h_k(s^2) d!/(d+2k)!, h_k the complete symmetric polynomial: positive
-    terms, used for small s. For the rest the integral is taken along a parabola through the saddle point.
-    The sum over the poles, which is the closed form that is often printed, loses all digits at d = 20.
+    terms, used for small s. Otherwise the integral is taken along a parabola through the saddle point. The
+    common closed form, a sum over the poles, loses all digits at d = 20.
     """
     xp = array_namespace(s)
     d = s.shape[-1]
@@ -157,7 +158,7 @@ def log_mgf_1(s: Array) -> Array:
     small_rows = small[..., None]
     nothing = xp.zeros_like(s)
     series = _series_1(xp.where(small_rows, square, nothing) / scale, xp=xp)
-    # A row that the series serves is replaced by s = 0, where the contour is harmless.
+    # Rows computed by the series are replaced by s = 0, where the contour integral is well behaved.
     return xp.where(small, series, _contour_1(xp.where(small_rows, nothing, s), xp=xp))
 
 
@@ -188,8 +189,8 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
     square = s * s
     top = xp.max(a, axis=-1)
     # The saddle of h(u) = u + (d-1) log u - sum_j log(u^2 - s_j^2) lies at u = top + v, 1/2 < v <= d + 1.
-    # With W = 1 - h', 1/W is increasing and concave: Newton's rule for 1/W = 1 climbs to it from the left.
-    # A few steps do, because the integral does not depend on where the path crosses the axis.
+    # With W = 1 - h', 1/W is increasing and concave: Newton's method for 1/W = 1 converges from the left.
+    # A few steps suffice, because the integral does not depend on where the path crosses the axis.
     v = xp.full_like(top, 0.5)
     for _ in range(12):
         u, _, w, slope, _ = _derivatives(v, top, a, xp=xp)
@@ -197,8 +198,8 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
     u, poles, _, slope, bend = _derivatives(v, top, a, xp=xp)
     width = 1 / xp.sqrt(slope)
     bow = bend / (6 * slope**2)
-    poles = poles - (square - detach(square))  # adds 0, and lets the gradient in s^2 pass
-    # The parabola u0 - bow tau^2 + i width tau follows the steepest descent; the step leaves 1e-15.
+    poles = poles - (square - detach(square))  # adds 0, and passes the gradient in s^2
+    # The parabola u0 - bow tau^2 + i width tau follows the steepest descent; the error of the step is 1e-15.
     step, tau = 0.125, 0.0
     integral = 0.5 * width
     while True:
@@ -214,7 +215,7 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
         integral = integral + size * (width * xp.cos(angle) - 2 * tau * bow * xp.sin(angle))
         if xp.all(size * (width + 2 * tau * bow) <= 1e-18 * width) or tau > 100:
             break
-    # log d! + h(u0), with Stirling's formula taken out of both so that no digits cancel.
+    # log d! + h(u0), with Stirling's formula subtracted from both to avoid cancellation.
     far = square / u[..., None] ** 2
     near = far < 0.5
     logs = xp.where(
@@ -231,7 +232,7 @@ def _derivatives(v: Array, top: Array, a: Array, *, xp: Any) -> tuple[Array, Arr
     """u = top + v, the u^2 - s_j^2, and 1 - h'(u), h''(u) and -h'''(u), with a = |s|."""
     u = top + v
     wide = u[..., None]
-    left, right = v[..., None] + (top[..., None] - a), wide + a  # u - a, without the cancellation, and u + a
+    left, right = v[..., None] + (top[..., None] - a), wide + a  # u - a without cancellation, and u + a
     d = a.shape[-1]
     sums = [xp.sum(left**-k + right**-k, axis=-1) - (d - 1) / u**k for k in (1, 2, 3)]
     return u, left * right, sums[0], sums[1], 2 * sums[2]
@@ -254,11 +255,11 @@ def coordinate_variance(p: float, d: int) -> float:
     return exp(lgamma(3 / p) - lgamma(1 / p) + lgamma(d / p + 1) - lgamma((d + 2) / p + 1))
 
 
-def log_volume(p: float, radius: float, d: int, sizes: list[float]) -> float:
-    """The log of the volume of the ball of norm p in d dimensions, with the sizes of its coordinates."""
-    if radius == 0 or min(sizes) == 0:
+def log_volume(p: float, radius: float, d: int, scales: list[float]) -> float:
+    """The log-volume of the ball of norm p in d dimensions, with the scales of its coordinates."""
+    if radius == 0 or min(scales) == 0:
         return -inf
-    stretch = sum(log(size) for size in sizes)
+    stretch = sum(log(scale) for scale in scales)
     if p == inf:
         return d * log(2 * radius) + stretch
     return d * (log(2 * radius) + lgamma(1 + 1 / p)) - lgamma(1 + d / p) + stretch

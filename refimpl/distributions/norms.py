@@ -1,4 +1,4 @@
-"""The norms |v|_p along the last axis, and the axes that make up a point."""
+"""Norms along the last axis, and the axes that make up a point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array, valid_number
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
-"""The norms by name; `as_norm` also takes any exponent of at least 1."""
+"""Exponents of the norms by name."""
 
 
 def as_norm(norm: str | float) -> float:
@@ -36,7 +36,7 @@ def norm_name(norm: str | float) -> str:
 
 
 def split(x: Array, event_ndim: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The batch and the event shape of x, whose last `event_ndim` axes are one point."""
+    """The batch shape and the event shape of x, whose last `event_ndim` axes are one point."""
     valid_array(name, x)
     if isinstance(event_ndim, bool) or not isinstance(event_ndim, int) or not 0 <= event_ndim <= x.ndim:
         raise ValueError(
@@ -51,7 +51,7 @@ def split(x: Array, event_ndim: int, name: str) -> tuple[tuple[int, ...], tuple[
 
 
 def flat(x: Array, event_ndim: int, name: str) -> Array:
-    """x with the axes of a point made one: batch + (d,)."""
+    """x with its event axes flattened: batch + (d,)."""
     batch, event = split(x, event_ndim, name)
     return array_namespace(x).reshape(x, (*batch, prod(event)))
 
@@ -82,9 +82,8 @@ def length(v: Array, p: float) -> Array:
     if p == 1:
         return xp.sum(size, axis=-1)
     top = xp.max(size, axis=-1, keepdims=True)
-    positive = top != 0  # also where v holds NaN, which must not pass for 0
-    # The scale is a constant to a gradient only up to rounding, and its own gradient cancels; where all of
-    # v is 0 the branch below keeps the gradient 0 instead of NaN.
+    positive = top != 0  # True for NaN, which must propagate
+    # The gradient through `top` cancels up to rounding; where v is 0, the last line keeps the gradient 0.
     share = size / xp.where(positive & (top < inf), top, xp.ones_like(top))
     total = xp.sum(share * share if p == 2 else share**p, axis=-1)
     positive = positive[..., 0]
@@ -107,14 +106,14 @@ def check_overflow(name: str, value: float, reach: float, x: Array) -> None:
 def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
     """The nearest point to v with |.|_1 <= radius, for |v|_1 > radius: sign(v) (|v| - t)_+, exactly."""
     size = xp.abs(v)
-    # Below the largest: if that is huge, nothing of the radius would be left beside it.
+    # Relative to the largest, so that the radius is not lost to rounding beside a huge one.
     size = size - xp.max(size, axis=-1, keepdims=True)
     ordered = xp.flip(xp.sort(size, axis=-1), axis=-1)
     d = v.shape[-1]
     count = xp.astype(xp.arange(1, d + 1, device=v.device), v.dtype)
-    with ignore_float_warnings():  # what overflows is far below the largest of them
+    with ignore_float_warnings():  # an excess that overflows is far below the largest one
         excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
-    # t is the largest of the excesses: they rise as long as a coordinate stays positive, then fall.
+    # t is the largest excess: they increase while coordinates stay positive, and then decrease.
     t = xp.max(excess, axis=-1, keepdims=True)
     kept = size - t
     return xp.where(kept > 0, xp.sign(v) * kept, xp.zeros_like(v))

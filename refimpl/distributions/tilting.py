@@ -1,8 +1,8 @@
 """Exact samples of exponentially tilted distributions: density proportional to exp(a.b) on a unit ball.
 
-For a linear loss g.b and the entropic divergence this is the worst-case distribution itself, with a = rho
-g/eta. All three samplers are exact from a = 0, where the distribution is uniform, to huge a, where it is the
-point that maximises a.b: they work with the distance to that point, in which nothing cancels.
+For a linear loss g.b and the entropic divergence this is the worst-case distribution, with a = rho g/eta. All
+three samplers are exact from a = 0, where the distribution is uniform, to huge a, where it concentrates at
+the maximizer of a.b: they sample the distance to the maximizer, which avoids cancellation.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import check_same_array_type, valid_array
 
-TILTABLE = (1.0, 2.0, inf)  # the norms whose balls have tilts that can be drawn
-_TINY = 1e-30  # a tilt below it is none, in single precision too
-_HUGE = 1e75  # a tilt beyond it leaves nothing but the maximiser, and its powers would overflow
-_SHARP = 100.0  # exp(-2 a) of a larger tilt is nothing beside 1, and 2 a must not overflow
-_NUMBERS = 2**20  # that are drawn at a time where candidates are rejected
+TILTABLE = (1.0, 2.0, inf)  # norms with an exact sampler
+_TINY = 1e-30  # a smaller tilt has no effect, also in float32
+_HUGE = 1e75  # a larger tilt leaves only the maximizer, and its powers would overflow
+_SHARP = 100.0  # for a larger tilt, exp(-2 a) is negligible beside 1, and 2 a must not overflow
+_NUMBERS = 2**20  # random numbers drawn at a time in rejection sampling
 
 
 def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> tuple[Array, Array]:
-    """`n` points z + b, b of density proportional to exp(s.b) on the ball, for each z and s (..., d).
+    """Draw `n` points z + b with the density of b proportional to exp(s.b) on the ball, for z and s (..., d).
 
     Returns the points (..., n, d) and log(nu/q) (..., n), the log of the uniform density over the tilted one.
     The norm is 1, 2 or inf.
@@ -74,9 +74,9 @@ def log_ratio(whole: Array, s: Array, b: Array) -> Array:
 
 @kernel
 def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> tuple[Array, Array]:
-    """radius |s| of norm 2, but at most _HUGE, and log E exp(s.b), in double precision.
+    """radius |s|_2, at most _HUGE, and log E exp(s.b), in double precision.
 
-    `steps` and `series` are those of `debye_series`.
+    `steps` and `series` come from `debye_series`.
     """
     xp = array_namespace(s)
     t = radius * length(xp.astype(s, xp.float64, copy=False), 2)
@@ -86,10 +86,7 @@ def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -
 
 @kernel
 def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
-    """The points and log(nu/q) of norm inf.
-
-    Each coordinate has its distribution by the inverse distribution function, from one uniform number.
-    """
+    """The points and log(nu/q) for norm inf, by inversion of each coordinate's distribution function."""
     xp = array_namespace(z)
     u = rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z)
     a = xp.expand_dims(radius * s, axis=-2)
@@ -99,7 +96,7 @@ def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tu
 
 
 def _below(a: Array, u: Array, *, xp: Any) -> Array:
-    """1 - x for x of density proportional to exp(a x) on [-1, 1], a >= 0, from a uniform u: in [0, 2]."""
+    """1 - x in [0, 2], for x of density proportional to exp(a x) on [-1, 1], a >= 0, from a uniform u."""
     a = xp.where(a > _TINY, a, xp.full_like(a, _TINY))
     seen = xp.where(a < _SHARP, a, xp.full_like(a, _SHARP))
     t = xp.log1p(u * xp.expm1(-2 * seen))
@@ -111,22 +108,22 @@ def _below(a: Array, u: Array, *, xp: Any) -> Array:
 def tilted_points_2(
     v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float
 ) -> tuple[Array, Array]:
-    """The points and log(nu/q) of norm 2, from numbers that may be overwritten.
+    """The points and log(nu/q) for norm 2, from random numbers, which may be overwritten.
 
-    The component x along s has density proportional to exp(t x) (1 - x^2)^((d-1)/2), t = radius |s|, as that
-    of a von Mises-Fisher distribution in d + 2 dimensions; `below` (..., n) is 1 - x. Given it, the rest is
-    uniform on a ball of radius sqrt(1 - x^2) in the d - 1 dimensions across, made from normal v (..., n, d)
-    and uniform u (..., n). `whole` (...) is log E exp(s.b); `below` and `whole` are in double precision.
+    The component x along s has density proportional to exp(t x) (1 - x^2)^((d-1)/2), t = radius |s|, as for a
+    von Mises-Fisher distribution in d + 2 dimensions; `below` (..., n) is 1 - x. Given x, the orthogonal part
+    is uniform on a ball of radius sqrt(1 - x^2) in d - 1 dimensions, made from normal v (..., n, d) and
+    uniform u (..., n). `whole` (...) is log E exp(s.b); `below` and `whole` are in double precision.
     """
     xp = array_namespace(z)
     top = xp.max(xp.abs(s), axis=-1, keepdims=True)
-    share = s / xp.where(top > 0, top, xp.ones_like(top))  # its square neither over- nor underflows
+    share = s / xp.where(top > 0, top, xp.ones_like(top))  # its square neither overflows nor underflows
     first = xp.astype(xp.arange(s.shape[-1], device=s.device) == 0, s.dtype)
-    share = xp.where(top > 0, share, first)  # any direction will do where there is no tilt
+    share = xp.where(top > 0, share, first)  # any direction, where the tilt is 0
     along = xp.expand_dims(share / xp.sqrt(xp.sum(share * share, axis=-1, keepdims=True)), axis=-2)
     v -= along * xp.sum(v * along, axis=-1, keepdims=True)
     reach = xp.sqrt(xp.sum(v * v, axis=-1) - 2 * xp.log1p(-u))
-    reach = xp.where(reach > 0, reach, xp.ones_like(reach))  # on a line v is 0, and a draw may be 0 too
+    reach = xp.where(reach > 0, reach, xp.ones_like(reach))  # for d = 1, v is 0, and u may be 0 too
     wide = xp.astype(xp.sqrt(below * (2 - below)), s.dtype, copy=False)
     v *= (radius * wide / reach)[..., None]
     v += (radius * xp.astype(1 - below, s.dtype, copy=False))[..., None] * along
@@ -136,9 +133,9 @@ def tilted_points_2(
 def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
     """1 - x for x of density proportional to exp(t x) (1 - x^2)^((d-1)/2) on [-1, 1], elementwise in t.
 
-    By rejection from the distribution of (1 - (1 + b) w)/(1 - (1 - b) w), w of the Beta((d+1)/2, (d+1)/2)
-    distribution, with Wood's choice of b (1994): at least two thirds of the candidates are kept, whatever t
-    and d are.
+    By rejection from the distribution of (1 - (1 + b) w)/(1 - (1 - b) w), where w has a Beta((d+1)/2,
+    (d+1)/2) distribution, with Wood's choice of b (1994): at least two thirds of the candidates are accepted,
+    for all t and d.
     """
     shape, t = t.shape, xp.reshape(t, (-1,))
     kept, found = _draw_wood(t, d, rng, like, xp=xp)
@@ -149,17 +146,17 @@ def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
 
 
 def _draw_wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> tuple[Array, Array]:
-    tries = max(1, min(8, 2048 // max(1, t.shape[0])))  # many at once where they are few
+    tries = max(1, min(8, 2048 // max(1, t.shape[0])))  # several at once for small batches
     return first_accepted(t, d, rng.uniform((3, tries, t.shape[0]), like=like))
 
 
 @kernel
 def first_accepted(t: Array, d: int, u: Array) -> tuple[Array, Array]:
-    """For each t (k,) the first of some candidates that is kept, and whether there is one.
+    """The first accepted candidate for each t (k,), and whether there is one.
 
-    The candidates are made from uniform numbers u (3, tries, k). w is (1 + y)/2, where y is a coordinate of a
-    uniform point of the ball in d dimensions: the first two of them have the length sqrt(1 - U^(2/d)) and a
-    uniform direction (Ulrich, 1984).
+    Candidates are made from uniform numbers u (3, tries, k). w is (1 + y)/2, where y is a coordinate of a
+    uniform point of the ball in d dimensions: its first two coordinates have the length sqrt(1 - U^(2/d)) and
+    a uniform direction (Ulrich, 1984).
     """
     xp = array_namespace(t)
     u = xp.astype(u, t.dtype, copy=False)
@@ -175,13 +172,13 @@ def first_accepted(t: Array, d: int, u: Array) -> tuple[Array, Array]:
 
 
 def tilted_1(a: Array, n: int, rng: Rng) -> Array:
-    """`n` points of the unit ball of norm 1 for each a (..., d), by rejection; (..., n, d).
+    """Draw `n` points of the unit ball of norm 1 for each a (..., d), by rejection; shape (..., n, d).
 
-    Let a_1 be the largest in size and L > abs(a_1). Candidates for b_2, ..., b_d are independent, of density
-    proportional to exp(a_j b_j - L |b_j|). With r = 1 - |b_2| - ... - |b_d|, what is left for b_1, they are
-    kept with probability proportional to exp(-L r) sinh(a_1 r), which has a maximum; b_1 is then of density
-    proportional to exp(a_1 b_1) on [-r, r]. L is set where the mean of |b_1| + ... + |b_d| is right, so that
-    one candidate in a few times sqrt(d) is kept.
+    Let a_1 be largest in absolute value and L > abs(a_1). Candidates for b_2, ..., b_d are independent, with
+    density proportional to exp(a_j b_j - L |b_j|). With r = 1 - |b_2| - ... - |b_d|, the range of b_1, they
+    are accepted with probability proportional to exp(-L r) sinh(a_1 r), which has a maximum; b_1 then has
+    density proportional to exp(a_1 b_1) on [-r, r]. L matches the mean of |b_1| + ... + |b_d|, so that about
+    one candidate in a few times sqrt(d) is accepted.
     """
     xp = array_namespace(a)
     shape, d = a.shape[:-1], a.shape[-1]
@@ -195,7 +192,7 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     owner = xp.arange(rows.shape[0], dtype=place.dtype, device=a.device)
     owner = xp.reshape(xp.broadcast_to(owner[:, None], (rows.shape[0], n)), (-1,))
     missing = xp.arange(owner.shape[0], dtype=place.dtype, device=a.device)
-    samples: list[Array] = [rows[:0, :]]  # so that an empty batch has an empty sample
+    samples: list[Array] = [rows[:0, :]]  # for an empty batch
     places: list[Array] = [missing[:0]]
     while missing.shape[0] > 0:
         cut = min(missing.shape[0], max(1, _NUMBERS // d))
@@ -225,7 +222,7 @@ def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
 
 
 def _candidates(parts: tuple[Array, ...], tries: int, rng: Rng, *, xp: Any) -> tuple[Array, Array]:
-    """For each a (M, 1, d) the first of some candidates that is kept, (M, d), and whether there is one."""
+    """The first accepted candidate (M, d) for each a (M, 1, d), and whether there is one."""
     a, top, beyond, largest = parts
     shape = (a.shape[0], tries, a.shape[-1])
     up, down = beyond + (top - a), beyond + (top + a)  # the rates of b_j on either side of 0

@@ -1,4 +1,4 @@
-"""Uniform points of the balls of a norm, from independent or from quasi-random numbers.
+"""Uniform points in balls, from independent or quasi-random numbers.
 
 The points are g/(sum |g_j|^p + e)^(1/p), where the g_j have density proportional to exp(-|g_j|^p) and e is
 exponential (Barthe, Guedon, Mendelson and Naor, 2005). This is exact in any dimension.
@@ -12,38 +12,37 @@ from typing import Any
 from phiball.backends import Array, Rng, array_namespace, gamma_quantile, kernel
 
 
-def uniform(z: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
-    """`n` independent points of the ball around each z (..., d); (..., n, d)."""
-    shape = (*z.shape[:-1], n, z.shape[-1])
+def uniform(x: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
+    """Draw `n` independent points in the ball around each x (..., d); shape (..., n, d)."""
+    shape = (*x.shape[:-1], n, x.shape[-1])
     if norm == inf:
-        return uniform_inf(z, n, radius, rng)
+        return uniform_inf(x, n, radius, rng)
     if norm == 1:
-        g = rng.uniform(shape, like=z)
+        g = rng.uniform(shape, like=x)
     elif norm == 2:
-        g = rng.normal(shape, like=z)
+        g = rng.normal(shape, like=x)
     else:
-        # |g_j|^p has the Gamma(1/p) distribution, which is Gamma(1 + 1/p) times the p-th power of a uniform
-        # number.
-        g = rng.gamma(1 + 1 / norm, shape, like=z)
+        # |g_j|^p is Gamma(1/p), and so a Gamma(1 + 1/p) variable times the p-th power of a uniform one.
+        g = rng.gamma(1 + 1 / norm, shape, like=x)
         g **= 1 / norm
-        g *= rng.uniform(shape, like=z, low=-1.0)
-    return ball_points(g, rng.uniform(shape[:-1], like=z), z, norm, radius)
+        g *= rng.uniform(shape, like=x, low=-1.0)
+    return ball_points(g, rng.uniform(shape[:-1], like=x), x, norm, radius)
 
 
 @kernel
-def uniform_inf(z: Array, n: int, radius: float, rng: Rng) -> Array:
-    """The points of `uniform` for norm inf, each coordinate from one uniform number."""
-    return ball_points(rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z), None, z, inf, radius)
+def uniform_inf(x: Array, n: int, radius: float, rng: Rng) -> Array:
+    """Draw the points of `uniform` for norm inf, one uniform number per coordinate."""
+    return ball_points(rng.uniform((*x.shape[:-1], n, x.shape[-1]), like=x), None, x, inf, radius)
 
 
 @kernel
-def ball_points(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Array:
-    """Points around z (..., d) from numbers b (..., n, d), which are overwritten, and uniform u (..., n).
+def ball_points(b: Array, u: Array | None, x: Array, norm: float, radius: float) -> Array:
+    """Compute points around x (..., d) from random b (..., n, d), which is overwritten, and u (..., n).
 
-    For norms 1 and inf the numbers are uniform on [0, 1), and for norm inf there is no u. For norm 2 they are
-    normal, for others the g_j themselves.
+    b is uniform on [0, 1) for norms 1 and inf, normal for norm 2, and holds the g_j for other norms; u is
+    None for norm inf.
     """
-    xp = array_namespace(z)
+    xp = array_namespace(x)
     if u is None:
         b *= 2 * radius
         b -= radius
@@ -52,12 +51,12 @@ def ball_points(b: Array, u: Array | None, z: Array, norm: float, radius: float)
         e = -xp.log1p(-u)
         # A normal number squared is 2 |g_j|^2.
         b *= (radius * _reach(b, 2 * e if norm == 2 else e, norm))[..., None]
-    b += xp.expand_dims(z, axis=-2)
+    b += xp.expand_dims(x, axis=-2)
     return b
 
 
 def _laplace(u: Array, *, xp: Any) -> Array:
-    """Numbers of density exp(-|g|)/2: the first digit of a uniform number is the sign, the rest the size."""
+    """Convert uniform numbers to density exp(-|g|)/2: the first bit is the sign, the rest the magnitude."""
     side = 2 * u - 1
     return -xp.sign(side) * xp.log1p(xp.floor(side) - side)
 
@@ -72,18 +71,18 @@ def _reach(g: Array, e: Array, norm: float) -> Array:
     return 1 / total if norm == 1 else total ** (-1 / norm)
 
 
-def quasi(z: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
-    """`n` points of the ball around each z (..., d) that fill it evenly; (..., n, d)."""
-    xp = array_namespace(z)
-    shape, d = (*z.shape[:-1], n), z.shape[-1]
+def quasi(x: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
+    """Draw `n` quasi-random points in the ball around each x (..., d); shape (..., n, d)."""
+    xp = array_namespace(x)
+    shape, d = (*x.shape[:-1], n), x.shape[-1]
     if norm == inf:
-        return ball_points(rng.sobol((*shape, d), like=z), None, z, norm, radius)
-    double = xp.empty((0,), dtype=xp.float64, device=z.device)
+        return ball_points(rng.sobol((*shape, d), like=x), None, x, norm, radius)
+    double = xp.empty((0,), dtype=xp.float64, device=x.device)
     u = rng.sobol((*shape, d + 1), like=double)
     v = 2 * u[..., :d] - 1
     power = gamma_quantile(1 / norm, xp.abs(v))
-    # Where the quantile underflows it is (|v| Gamma(1 + 1/p))^p.
+    # The quantile is (|v| Gamma(1 + 1/p))^p where it underflows.
     root = xp.where(power > 1e-290, power ** (1 / norm), xp.abs(v) * exp(lgamma(1 + 1 / norm)))
     g = xp.sign(v) * root
     b = radius * g * _reach(g, -xp.log1p(-u[..., d]), norm)[..., None]
-    return xp.expand_dims(z, axis=-2) + xp.astype(b, z.dtype, copy=False)
+    return xp.expand_dims(x, axis=-2) + xp.astype(b, x.dtype, copy=False)

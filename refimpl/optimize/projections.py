@@ -15,7 +15,7 @@ Map = Callable[[Array], Array]
 
 
 def onto_box(low: float | Array, high: float | Array) -> Map:
-    """Make the projection onto low <= theta <= high, coordinate by coordinate.
+    """Make the coordinatewise projection onto low <= theta <= high.
 
     Arguments:
     - `low`, `high`: numbers, possibly infinite, or arrays that broadcast to theta.
@@ -40,8 +40,8 @@ def onto_box(low: float | Array, high: float | Array) -> Map:
                 check_same_array_type(name, bound, theta, other="theta")
                 if not broadcasts(bound.shape, theta.shape):
                     raise ValueError(
-                        f"{name} has shape {tuple(bound.shape)}; expected one that broadcasts to that of "
-                        f"theta, {tuple(theta.shape)}"
+                        f"{name} has shape {tuple(bound.shape)}; expected one that broadcasts to the shape "
+                        f"of theta, {tuple(theta.shape)}"
                     )
         where = {"dtype": theta.dtype, "device": device(theta)}
         return xp.minimum(xp.maximum(theta, xp.asarray(low, **where)), xp.asarray(high, **where))
@@ -54,7 +54,7 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
 
     Arguments:
     - `ball`: a `Ball` of norm 1, 2 or inf, without clip.
-    - `centre`: an array that broadcasts against theta; 0 by default.
+    - `centre`: an array that broadcasts with theta; 0 by default.
     - `event_ndim`: the number of trailing axes of theta that make up one point: 1 for a vector, 2 for a
       matrix in a Frobenius ball.
 
@@ -69,7 +69,7 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
     if not isinstance(ball, Ball):
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 1.0)")
     if ball.norm not in (1, 2, inf) or ball.clip is not None or ball.feature_scale is not None:
-        raise ValueError(f"ball is {ball!r}; expected norm 1, 2 or inf, no clip and no scale")
+        raise ValueError(f"ball is {ball!r}; expected norm 1, 2 or inf, without clip and feature_scale")
     if centre is not None:
         valid_array("centre", centre)
 
@@ -82,12 +82,12 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
 
 
 def onto_simplex(theta: Array) -> Array:
-    """The probability vector nearest to theta along the last axis.
+    """Project theta onto the probability simplex along the last axis.
 
     Arguments:
     - `theta` (..., m): any numbers. Returns an array of the same shape, without gradient.
 
-    It is an inner problem, max over gamma of theta.gamma - |gamma|^2/2: the quadratic divergence at
+    This is the inner problem max over gamma of theta.gamma - |gamma|^2/2: the quadratic divergence at
     eta = 1/m.
 
     >>> import numpy as np

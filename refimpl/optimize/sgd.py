@@ -1,4 +1,4 @@
-"""Projected stochastic gradient descent (Algorithm 1), mirror descent, projections and stationarity."""
+"""Projected stochastic gradient descent (Algorithm 1), mirror descent and the gradient mapping."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Step = Callable[[Array, Array, float], Array]
 
 @dataclass(frozen=True)
 class Iterates:
-    """The end of a run of descent.
+    """The result of a descent method.
 
-    - `theta`: the answer, the average of the iterates or one of them.
-    - `last`: the last iterate, to go on from.
+    - `theta`: the average of the iterates, or a random one.
+    - `last`: the last iterate, from which a run can continue.
     """
 
     theta: Array
@@ -32,7 +32,7 @@ class Iterates:
     __repr__ = one_line
 
 
-def _everywhere(theta: Array) -> Array:
+def _identity(theta: Array) -> Array:
     """The projection onto the whole space."""
     return theta
 
@@ -43,26 +43,27 @@ def projected_sgd(
     *,
     step_size: float | Callable[[int], float],
     steps: int,
-    project: Map = _everywhere,
+    project: Map = _identity,
     average: bool = True,
     rng: Any = None,
 ) -> Iterates:
-    r"""Minimise a function by projected stochastic gradient descent, from noisy gradients $V$.
+    r"""Minimize a function by projected stochastic gradient descent, with noisy gradients $V$.
 
     $$\theta_{t+1} = \operatorname{Proj}_\Theta(\theta_t - \tau V(\theta_t))$$
 
     Arguments:
-    - `gradient`: a function gradient(theta), V, an estimate of the gradient, of the shape of theta.
-    - `theta0`: where to start, an array of any shape; theta_1 = Proj(theta0).
+    - `gradient`: a function gradient(theta) that returns V, an estimate of the gradient, of the shape of
+      theta.
+    - `theta0`: the starting point, an array of any shape; theta_1 = Proj(theta0).
     - `step_size`: tau, a positive number, or a function of t = 1, 2, ... that returns one.
     - `steps`: T, the number of iterates theta_1, ..., theta_T. There are T - 1 gradients, as in the paper.
     - `project`: the projection onto Theta, such as `onto_box(0, 1)`; none by default.
-    - `average`: True returns the mean of the T iterates, for a convex F. False picks one of them at random.
+    - `average`: True returns the mean of the T iterates, for a convex F; False returns a random iterate.
     - `rng`: for average=False, a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
 
-    Returns `theta`, the answer, and `last`, the last iterate. Many runs go at once if they are stacked along
-    leading axes of theta0. For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T), D >= |theta_1 - theta*|,
-    the mean gap of the average is at most D M/sqrt T. `convex_plan` and `nonconvex_plan` choose the steps.
+    Returns `theta`, the solution, and `last`, the last iterate. Several runs can be stacked along leading
+    axes of theta0. For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T) with D >= |theta_1 - theta*|, the
+    mean gap of the average is at most D M/sqrt T. `convex_plan` and `nonconvex_plan` choose the steps.
 
     Reference: Algorithm 1 of Section 3, with the constants corrected (claims F1 and F2).
 
@@ -75,10 +76,10 @@ def projected_sgd(
     _valid_function("project", project)
 
     def step(theta: Array, v: Array, size: float) -> Array:
-        return _same(project(theta - size * v), theta, "project(theta)")
+        return _like_theta(project(theta - size * v), theta, "project(theta)")
 
-    theta = _own(theta0)
-    theta = _same(project(theta), theta, "project(theta)")
+    theta = _copy_start(theta0)
+    theta = _like_theta(project(theta), theta, "project(theta)")
     return _descend(gradient, theta, step, step_size, steps, average, rng)
 
 
@@ -91,11 +92,11 @@ def mirror_descent(
     average: bool = True,
     rng: Any = None,
 ) -> Iterates:
-    r"""Minimise a function over the simplex by mirror descent, $\theta_{t+1} \propto \theta_t e^{-\tau V}$.
+    r"""Minimize a function over the simplex by mirror descent, $\theta_{t+1} \propto \theta_t e^{-\tau V}$.
 
     Arguments:
-    - `theta0` (..., d): where to start, in the simplex along the last axis, with all entries positive.
-    - The others, and the result, are those of `projected_sgd`.
+    - `theta0` (..., d): the starting point, in the simplex along the last axis, with positive entries.
+    - The other arguments and the result are as in `projected_sgd`.
 
     For a convex F, E max_j V_j^2 <= M^2, theta0 = 1/d and a step of sqrt(2 log(d)/T)/M, the mean gap of the
     average is at most M sqrt(2 log(d)/T). `convex_plan` gives these steps for a diameter of sqrt(2 log d).
@@ -109,12 +110,12 @@ def mirror_descent(
     >>> int(np.argmax(run.last)), bool(run.last[1] > 0.999)
     (1, True)
     """
-    theta = _own(theta0)
+    theta = _copy_start(theta0)
     xp = array_namespace(theta)
     if theta.ndim == 0 or theta.shape[-1] == 0:
         raise ValueError(f"theta0 has shape {tuple(theta.shape)}; expected at least one entry per row")
     total = xp.sum(theta, axis=-1, keepdims=True)
-    # A distribution that was computed in single precision is accepted and rescaled; anything else is not.
+    # A distribution computed in single precision is accepted and rescaled.
     loose = 1e-6 if theta.dtype == xp.float64 else 1e-4
     if not (xp.all(theta > 0) and xp.all(xp.abs(total - 1) <= loose)):
         raise ValueError(
@@ -124,7 +125,7 @@ def mirror_descent(
     def step(theta: Array, v: Array, size: float) -> Array:
         log_theta = xp.log(theta) - size * v
         new = xp.exp(log_theta - xp.max(log_theta, axis=-1, keepdims=True))
-        # An entry that underflows could never come back: a tiny normal number stands for it.
+        # An entry that underflows to 0 could never recover: use a tiny normal number instead.
         tiny = theta.shape[-1] * float(xp.finfo(new.dtype).smallest_normal)
         new = xp.maximum(new, xp.full_like(new, tiny))
         return new / xp.sum(new, axis=-1, keepdims=True)
@@ -150,25 +151,27 @@ def _descend(
         valid_number("step_size", step_size, above=0.0)
     pick = 1 if average else 1 + int(as_rng(rng).integers(steps, (), like=theta))
     chosen = theta
-    total = xp.astype(theta, xp.float64)  # single precision would lose small moves in a long sum
+    total = xp.astype(theta, xp.float64)  # a long sum in single precision would lose small moves
     for t in range(1, steps):
         size = valid_number("step_size(t)", step_size(t), above=0.0) if callable(step_size) else step_size
-        # A copy of its own, which it may write to, or mark as requiring a gradient.
-        v = _same(detach(gradient(xp.asarray(theta, copy=True))), theta, "gradient(theta)")
+        # A copy, which the function may modify or mark as requiring a gradient.
+        v = _like_theta(detach(gradient(xp.asarray(theta, copy=True))), theta, "gradient(theta)")
         if not xp.all(xp.isfinite(v)):
             raise ValueError(
-                f"gradient(theta) contains NaN or infinity at t = {t}; expected finite ones, and a smaller "
-                "step_size if the iterates diverge"
+                f"gradient(theta) contains NaN or infinity at t = {t}; expected finite numbers: "
+                "reduce step_size if the iterates diverge"
             )
         theta = step(theta, v, size)
         total = total + xp.astype(theta, xp.float64)
         chosen = theta if t + 1 == pick else chosen
     if not xp.all(xp.isfinite(theta)):
-        raise ValueError(f"step_size is {step_size!r}, and the iterates diverge; expected a smaller one")
+        raise ValueError(
+            f"step_size is {step_size!r}, and the iterates diverge; expected a smaller step_size"
+        )
     return Iterates(xp.astype(total / steps, theta.dtype) if average else chosen, theta)
 
 
-def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project: Map = _everywhere) -> Array:
+def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project: Map = _identity) -> Array:
     r"""The gradient mapping $(\theta - \operatorname{Proj}_\Theta(\theta - \tau \nabla F(\theta)))/\tau$.
 
     Arguments:
@@ -177,8 +180,8 @@ def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project
     - `step_size`: tau, a positive number.
     - `project`: the projection onto Theta; none by default.
 
-    Returns an array of the shape of theta: the paper's measure of stationarity. Without projection it is the
-    gradient itself. (The paper's definition prints delta in place of the step in front of the gradient.)
+    Returns an array of the shape of theta: the paper's measure of stationarity. Without a projection it is
+    the gradient. (The paper misprints delta for the step size in front of the gradient.)
 
     >>> import numpy as np
     >>> from phiball.optimize import gradient_mapping, onto_box
@@ -188,12 +191,12 @@ def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project
     valid_array("theta", theta)
     step_size = valid_number("step_size", step_size, above=0.0)
     _valid_function("project", project)
-    v = _same(gradient, theta, "gradient")
-    return (theta - _same(project(theta - step_size * v), theta, "project(theta)")) / step_size
+    v = _like_theta(gradient, theta, "gradient")
+    return (theta - _like_theta(project(theta - step_size * v), theta, "project(theta)")) / step_size
 
 
-def _own(theta0: Array) -> Array:
-    """A copy of theta0 without a gradient, or an error unless it is an array of finite numbers."""
+def _copy_start(theta0: Array) -> Array:
+    """A copy of theta0 without gradient; raise unless it is an array of finite numbers."""
     valid_array("theta0", theta0)
     xp = array_namespace(theta0)
     if not xp.all(xp.isfinite(theta0)):
@@ -201,8 +204,8 @@ def _own(theta0: Array) -> Array:
     return xp.asarray(detach(theta0), copy=True)
 
 
-def _same(x: Array, theta: Array, name: str) -> Array:
-    """`x` in the precision of theta, or an error unless it is an array of the same library and shape."""
+def _like_theta(x: Array, theta: Array, name: str) -> Array:
+    """`x` in the dtype of theta; raise unless it is an array of the same library and shape."""
     valid_array(name, x)
     check_same_array_type(name, x, theta, other="theta")
     if tuple(x.shape) != tuple(theta.shape):

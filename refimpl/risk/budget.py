@@ -12,13 +12,6 @@ from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
 from phiball.refimpl.validation import valid_budget, valid_finite, valid_number
 
 
-def _common_or_each(budget: float | Array, losses: Array) -> float | Array:
-    """The budget as a float, or as an array (N,) with one budget per data point."""
-    if is_array_api_obj(budget) and getattr(budget, "ndim", 0) > 0:
-        return valid_budget(budget, losses)
-    return valid_number("budget", budget, least=0.0)
-
-
 def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
     """The robust risk of losses f (N, n) within a budget, for a centred phi.
 
@@ -26,7 +19,10 @@ def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
     """
     xp = array_namespace(f)
     valid_finite("loss(x, i)", f)
-    budget = _common_or_each(budget, f)
+    if is_array_api_obj(budget) and getattr(budget, "ndim", 0) > 0:
+        budget = valid_budget(budget, f, rows="(N,)")
+    else:
+        budget = valid_number("budget", budget, least=0.0)
     upper, eta, gap = _solve(f, budget, c)
     n = f.shape[-1]
     h = n // 2

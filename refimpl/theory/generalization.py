@@ -1,13 +1,13 @@
-"""How far the risk on a sample may lie below that of its source: the generalisation bounds of Section 5.
+"""Generalization bounds of Section 5: the population risk in terms of the sample risk.
 
 With probability 1 - delta over n independent data points, for all parameters at once,
 
     R_adv <= R_adv on the sample + 3 sqrt(log(2/delta)/n)
              + inf over alpha of (8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps),
 
-for losses in [0, 1], such as `ramp_loss`. N(eps) is the covering number of the losses of perturbed points, in
-the largest difference over the data and the ball; that of the robust losses is not larger (claim I1). A bound
-of 1 or more is `vacuous`. Only x is perturbed, by a ball of the norm inf, never the label.
+for losses in [0, 1], such as `ramp_loss`. N(eps) is the covering number of the losses of perturbed points in
+the supremum norm over the data and the ball; the covering number of the robust losses is not larger (claim
+I1). A bound of 1 or more is `vacuous`. Only x is perturbed, in an linf ball; labels are not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import valid_array, valid_count, valid_number
 
 _TINY = 2.0**-1000  # below it alpha counts as 0
-_NEGLIGIBLE = 60.0  # exp(-60) of an integral over [0, 1] is left out
+_NEGLIGIBLE = 60.0  # integrals over [0, 1] start at exp(-60)
 
 
 @dataclass(frozen=True)
 class CoveringBound:
-    """The three terms of the bound on R_adv minus its value on the sample, and the best alpha.
+    """The three terms of the bound on the population risk minus the sample risk, and the best alpha.
 
     - `alpha`: where the infimum is attained; 0 if it is the limit alpha -> 0.
     - `approximation`: 8 alpha.
@@ -48,12 +48,12 @@ class CoveringBound:
 
     @property
     def total(self) -> float:
-        """The bound itself, the sum of the three terms."""
+        """The sum of the three terms."""
         return self.approximation + self.complexity + self.confidence
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound says nothing: losses in [0, 1] never differ by more than 1."""
+        """Whether the bound is trivial: losses in [0, 1] never differ by more than 1."""
         return self.total >= 1
 
 
@@ -61,7 +61,7 @@ class CoveringBound:
 class Certificate:
     """A bound on the population risk R_adv: `value` = `risk` + `bound.total`, at confidence 1 - delta.
 
-    `risk` is that of the sample. The bound takes it as exact; the error of an estimate comes on top.
+    `risk` is the sample risk, taken as exact; the error of an estimate is not included.
     """
 
     risk: float
@@ -71,7 +71,7 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the certificate says nothing: the risk of a loss in [0, 1] is at most 1 anyway."""
+        """Whether the certificate is trivial: the risk of a loss in [0, 1] is at most 1."""
         return self.value >= 1
 
 
@@ -83,11 +83,11 @@ def covering_bound(n: int, delta: float, log_covering: Callable[[float], float])
 
     Arguments:
     - `n`: the number of independent data points.
-    - `delta`: the probability with which the bound may fail, in (0, 1).
-    - `log_covering`: a function eps -> log N(eps) for 0 < eps <= 1, not negative and not increasing; for
+    - `delta`: the probability that the bound fails, in (0, 1).
+    - `log_covering`: a function eps -> log N(eps) for 0 < eps <= 1, nonnegative and nonincreasing; for
       example `lambda eps: log(33)` for a class of 33, or `linear_covering`.
 
-    Returns the terms of the bound, and their `total`. It is vacuous if the total is 1 or more.
+    Returns the terms of the bound and their `total`, which is vacuous if it is 1 or more.
 
     Reference: Proposition (cover) of Section 5.
 
@@ -107,11 +107,11 @@ def covering_bound(n: int, delta: float, log_covering: Callable[[float], float])
     def checked(eps: float) -> float:
         value = float(log_covering(eps))
         if isnan(value) or value < 0:
-            raise ValueError(f"log_covering({eps!r}) is {value!r}; expected a number that is not negative")
+            raise ValueError(f"log_covering({eps!r}) is {value!r}; expected a nonnegative number")
         return value
 
     alpha = _best_alpha(n, checked)
-    # In log eps a covering number that is a power of 1/eps has no steep end.
+    # In log eps, a covering number that is a power of 1/eps is not steep at 0.
     start = log(alpha) if alpha > 0 else -_NEGLIGIBLE
     integral = _integral(lambda u: sqrt(checked(exp(u))) * exp(u), start, 0.0) if start < 0 else 0.0
     return CoveringBound(alpha, 8 * alpha, 24 / sqrt(n) * integral, _confidence(n, delta))
@@ -130,8 +130,8 @@ def linear_covering(
     - `Lambda`, `Psi`: bounds on the Frobenius norm of W and on the Euclidean norm of x.
     - `rho`: the radius of the linf perturbations; `varrho`: the margin of the ramp loss.
 
-    Returns a float. It comes from a cover of the ball of all W, has no hidden constant, unlike the paper's
-    form (see `linear_capacity`), and grows with log(1/eps) alone (claim I5).
+    Returns a float. The bound comes from a cover of the ball of all W. Unlike the paper's (see
+    `linear_capacity`) it has no hidden constant, and it grows only with log(1/eps) (claim I5).
 
     >>> from functools import partial
     >>> from phiball.theory import covering_bound, linear_covering
@@ -177,7 +177,7 @@ def network_capacity(
     - `d`, `Psi`, `rho`, `varrho`: as in `linear_covering`.
 
     Returns a float, for `excess_order`. As for `linear_capacity`, log N(eps) = O~(A^2/eps^2). The paper
-    prints 1/eps, a slip (claim I6): its bound has been computed with 1/eps^2.
+    misprints 1/eps (claim I6); its bound is computed with 1/eps^2.
 
     Reference: the network class of Section 5.
 
@@ -202,9 +202,9 @@ def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0
     - `capacity`: A, from `linear_capacity` or `network_capacity`.
     - `constant`: c, which the paper does not give.
 
-    Returns a float. It is an order of magnitude and not a bound: the paper hides in O~ the constant and
-    logarithms of n and of all parameters. (log N = A^2/eps^2 alone, with alpha = 1/n, makes c = 24 log n.)
-    For a bound use `covering_bound` with an explicit covering number.
+    Returns a float. It is an order of magnitude, not a bound: the paper's O~ hides the constant and
+    logarithms of n and of all parameters. (log N = A^2/eps^2 with alpha = 1/n gives c = 24 log n.) For a
+    bound, use `covering_bound` with an explicit covering number.
 
     Reference: the two examples of Section 5.
 
@@ -228,20 +228,20 @@ def regularized_adversarial_risk(
     n_samples: int = 100,
     rng: Any = None,
 ) -> Estimate:
-    """Estimate the robust risk of a sample for a loss in [0, 1], as the generalisation bounds need it.
+    """Estimate the robust risk for a loss in [0, 1], as the generalization bounds need it.
 
     Arguments:
-    - `x` (N,) + event: the data points, which are perturbed. The label is not; the loss finds it by i.
-    - The others are those of `robust_risk`.
+    - `x` (N,) + event: the data points, which are perturbed. Labels are not.
+    - The other arguments are as in `robust_risk`.
 
-    Returns the estimate of `robust_risk`, which is low on average (see its `bias`). Raises ValueError if a
-    loss leaves [0, 1], as the cross-entropy does.
+    Returns the estimate of `robust_risk`, which is biased low (see its `bias`). Raises ValueError for a loss
+    outside [0, 1], such as the cross-entropy.
 
     Reference: Eq. (R:adv:theta) of Section 5.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ENTROPIC, Ball
+    >>> from phiball import ENTROPIC, Ball
     >>> from phiball.theory import ramp_loss, regularized_adversarial_risk
     >>> x, y = np.array([[1.0, 0.0], [0.2, 0.0], [0.0, 0.5]]), np.array([0, 0, 1])
     >>> loss = lambda x, i: ramp_loss(x, y[i], varrho=1.0)
@@ -258,8 +258,8 @@ def regularized_adversarial_risk(
         if f.ndim and f.shape[0] and not xp.all((plain >= 0) & (plain <= 1)):
             low, high = float(xp.min(plain)), float(xp.max(plain))
             raise ValueError(
-                f"loss(x, i) ranges from {low:g} to {high:g}; expected values in [0, 1], such as those of "
-                "ramp_loss (the cross-entropy is unbounded)"
+                f"loss(x, i) ranges from {low:g} to {high:g}; expected values in [0, 1], as from ramp_loss "
+                "(the cross-entropy is unbounded)"
             )
         return f
 
@@ -269,15 +269,14 @@ def regularized_adversarial_risk(
 
 
 def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certificate:
-    """Bound the risk of the population, by that of the sample and a `covering_bound`.
+    """Bound the population risk by the sample risk and a `covering_bound`.
 
     Arguments:
-    - `risk`: the risk of the sample, a number in [0, 1], for example `value + bias` of
-      `regularized_adversarial_risk`. It is taken as exact: its sampling error is not in the bound.
+    - `risk`: the sample risk, a number in [0, 1], for example `value + bias` of
+      `regularized_adversarial_risk`. It is taken as exact: its sampling error is not included.
     - `bound`: from `covering_bound`.
 
-    Returns `risk`, `bound`, and their sum as `value`. A value of 1 or more is vacuous: it holds for every
-    classifier.
+    Returns `risk`, `bound`, and their sum as `value`. A value of 1 or more holds for every classifier.
 
     Reference: Proposition (cover) of Section 5.
 
@@ -288,7 +287,7 @@ def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certifica
     (0.604, False)
     """
     if not isinstance(bound, CoveringBound):
-        raise TypeError(f"bound is {bound!r}; expected what covering_bound returns")
+        raise TypeError(f"bound is {bound!r}; expected a result of covering_bound")
     if isinstance(risk, (bool, str, bytes, complex)):
         raise TypeError(f"risk is {risk!r}; expected a number in [0, 1]")
     number = float(detach(risk))
@@ -298,11 +297,11 @@ def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certifica
 
 
 def _best_alpha(n: int, log_covering: Callable[[float], float]) -> float:
-    """The alpha in [0, 1] where 8 - (24/sqrt n) sqrt(log N(alpha)) changes its sign; 0 below _TINY."""
+    """The alpha in [0, 1] where 8 - (24/sqrt n) sqrt(log N(alpha)) changes sign; 0 below _TINY."""
     if log_covering(1.0) > n / 9:
         return 1.0
     low = 1.0
-    while log_covering(low) <= n / 9:  # from above, as log N may overflow far below the answer
+    while log_covering(low) <= n / 9:  # from above, because log N may overflow far below
         low /= 2
         if low < _TINY:
             return 0.0
@@ -325,7 +324,7 @@ def _gauss(f: Callable[[float], float], a: float, b: float) -> float:
 
 
 def _integral(f: Callable[[float], float], a: float, b: float) -> float:
-    """The integral of f >= 0, by halving [a, b] until a rule and its two halves agree to 1e-12 of it all."""
+    """Integrate f >= 0, by halving [a, b] until a rule and its halves agree to 1e-12 of the total."""
     panels = max(1, round(b - a))
     ends = [a + (b - a) * k / panels for k in range(panels + 1)]
     todo = [(left, right, _gauss(f, left, right)) for left, right in pairwise(ends)]
@@ -334,7 +333,7 @@ def _integral(f: Callable[[float], float], a: float, b: float) -> float:
         left, right, whole = todo.pop()
         middle = (left + right) / 2
         halves = _gauss(f, left, middle), _gauss(f, middle, right)
-        # A jump is halved down to a width that does not matter.
+        # At a jump, stop at a negligible width.
         if abs(sum(halves) - whole) <= 1e-12 * scale or right - left < 1e-12:
             done += sum(halves)
         else:
@@ -347,7 +346,7 @@ def _confidence(n: int, delta: float) -> float:
 
 
 def _reach(d: int, Lambda: float, Psi: float, rho: float) -> float:
-    """Lambda (Psi + sqrt(d) rho): how far a logit goes on the linf ball around |x|_2 <= Psi."""
+    """Lambda (Psi + sqrt(d) rho), the largest logit on the linf ball around |x|_2 <= Psi."""
     valid_count("d", d, 1)
     rho = valid_number("rho", rho, least=0.0)
     return valid_number("Lambda", Lambda, above=0.0) * (valid_number("Psi", Psi, above=0.0) + sqrt(d) * rho)

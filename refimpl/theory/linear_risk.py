@@ -14,26 +14,23 @@ from typing import Any
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
 
-_STEP = 1 / 32  # of the trapezoidal rule, at which it is exact to rounding for all but steep integrands
+_STEP = 1 / 32  # of the trapezoidal rule, exact to rounding except for steep integrands
 _DISTANCES = [(u, exp(u - exp(-u))) for u in (_STEP * k for k in range(-115, 119))]  # 1e-17 to 40
-_NARROW = (
-    0.4  # of the worst distribution on one node, for a normal peak: nodes a deviation apart, an error of 3e-9
-)
-_MISSED = 1e-9  # of the mass: no multiplier was found, as for a range of f/eta beyond 1e140 or so
-_MET = 1e-13  # of the mass: an error of the multiplier enters the value by its square
+_NARROW = 0.4  # largest mass on one node: a normal peak with nodes one deviation apart, an error of 3e-9
+_MISSED = 1e-9  # error of the mass beyond which no multiplier was found, as for f/eta beyond 1e140
+_MET = 1e-13  # tolerance of the mass: the value depends on the square of the multiplier's error
 
 
 def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]:
-    """(h(t), h'(t)) for t >= 0 of shape (N,) in float64, and a ball in dimension d; h'(0) is taken as 0.
+    """(h(t), h'(t)) for t >= 0 of shape (N,) in float64, and a ball in dimension d; h'(0) is set to 0.
 
-    x = tanh v turns the density into cosh(v)^-(d+1), a bell on the whole line. The line is cut where phi*'
-    leaves zero, and both halves are integrated by the double exponential rule, whose nodes are dense at the
-    cut on every scale. A kink of phi* elsewhere than at `slope0` costs digits. Where phi* grows
-    exponentially, the worst distribution may be a narrow peak far from the cut: ValueError if the nodes miss
-    it.
+    x = tanh v turns the density into cosh(v)^-(d+1), a bell curve on the line. The line is cut where phi*'
+    becomes positive, and both halves are integrated by the double exponential rule, whose nodes are dense at
+    the cut. A kink of phi* away from `slope0` reduces the accuracy. Where phi* grows exponentially, the
+    worst-case distribution may be a narrow peak far from the cut; ValueError is raised if the nodes miss it.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
+    >>> from phiball import QUADRATIC
     >>> from phiball.refimpl.theory.linear_risk import linear_risk
     >>> h, slope = linear_risk(np.array([0.6, 4.0]), 1, QUADRATIC)  # t^2/6, and t - (4/3) sqrt(t) + 1/2
     >>> print(np.round(h, 9), np.round(slope, 9))
@@ -46,11 +43,11 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
         # sigma = (max f - mu)/eta: the bracket of the corrected Algorithm 2, and mu >= max f - eta phi'(inf).
         low, high = xp.zeros_like(t), xp.where(2 * t < c.recession, 2 * t, xp.full_like(t, c.recession))
         lack, surplus = distribution.surplus(low), distribution.surplus(high)
-        # Where the density stays below one up to the end, the rest of the mass is an atom at the top.
+        # If the mass of the density is below one at the upper end, the rest is an atom at the maximum.
         sigma, done = high, surplus <= 0
         was_below = done
         for step in range(200):
-            # False position (Illinois), and every fourth step halves the bracket, where that would creep.
+            # False position (Illinois), with a bisection every fourth step against slow convergence.
             middle = low + (high - low) / 2
             chord = high - (high - low) * (surplus / (surplus - lack))
             use = (chord > low) & (chord < high) & (step % 4 < 3)
@@ -69,7 +66,7 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
 
 
 class _Distribution:
-    """The distribution of x, and what is integrated against it, with one t per row."""
+    """The distribution of x and integrals against it, with one t per row."""
 
     def __init__(self, t: Array, d: int, c: Divergence) -> None:
         xp = array_namespace(t)
@@ -91,21 +88,21 @@ class _Distribution:
         t = xp.where(self.t > 0, self.t, xp.full_like(self.t, 1e-300))
         y = xp.clip((sigma - c.slope0) / t, 1e-250, 2.0)
         v = xp.log((2 - y) / y) / 2
-        # Twelve deviations below the mean no mass is left, and the line is cut in the middle of the bell.
+        # Twelve deviations below the mean the mass is negligible, and the line is cut at the mean.
         cut = v > -12 / sqrt(self.d + 1)
         v = xp.where(cut, v, xp.zeros_like(v))[:, None] + self.offsets
         v = xp.clip(v, -300.0, 300.0)
         return 2 / (1 + xp.exp(2 * v)), self.widths * self._bell(v) / self.total, cut
 
     def density(self, sigma: Array, y: Array, p: Array) -> tuple[Array, Array]:
-        """(w, q): the argument of phi*, and the probabilities of the worst distribution, at x = 1 - y."""
+        """(w, q): the argument of phi*, and the worst-case probabilities, at x = 1 - y."""
         xp = self.xp
         w = sigma[:, None] - self.t[:, None] * y
         zeta = self.c.dconj(w)
         return w, xp.where(self.proper(p, zeta), p * zeta, xp.zeros_like(p))
 
     def proper(self, p: Array, value: Array) -> Array:
-        """Where p counts: it has not underflowed, and rounding has not taken w to the pole of phi*."""
+        """Where p > 0, and rounding has not moved w to the pole of phi*."""
         return (p > 0) & ((value < self.xp.inf) | (self.c.recession == self.xp.inf))
 
     def surplus(self, sigma: Array) -> Array:
@@ -115,11 +112,11 @@ class _Distribution:
         return self.xp.sum(q, axis=-1) - 1
 
     def value_and_mean(self, sigma: Array) -> tuple[Array, Array]:
-        """-s + E phi*(s + t x), and the mean of x under the worst distribution."""
+        """-s + E phi*(s + t x), and the mean of x under the worst-case distribution."""
         xp, c = self.xp, self.c
         y, p, cut = self.nodes(sigma)
         w, q = self.density(sigma, y, p)
-        # Below the cut phi* is constant, and the nodes there need not resolve the bell.
+        # Below the cut phi* is constant, so the nodes there need not resolve the bell curve.
         zero = xp.zeros_like(sigma)
         below = c.conj(xp.full_like(sigma, c.slope0)) if c.slope0 > -xp.inf else zero
         below = xp.where(cut, below, zero)
@@ -132,9 +129,9 @@ class _Distribution:
         if xp.any(narrow):
             t = float(xp.max(self.t[narrow]))
             raise ValueError(
-                f"divergence is {c.name} and rho ||g||_*/eta = {t:.3g} in {self.d} dimensions, a worst case "
-                "too narrow for quadrature; expected a larger eta, or ENTROPIC, which has a closed form"
+                f"the worst case of the {c.name} divergence at rho ||g||_*/eta = {t:.3g} in {self.d} "
+                "dimensions is too narrow for quadrature: increase eta, or use the entropic divergence"
             )
         mean = xp.where(atom, mean + (1 - mass), mean / mass)
-        # At t = 0 every distribution is optimal that costs nothing, the uniform one among them.
+        # At t = 0 the uniform distribution is optimal.
         return (self.t - sigma) + (below + xp.sum(above, axis=-1)), xp.where(self.t > 0, mean, zero)

@@ -1,7 +1,7 @@
-"""The hyper-parameters of the paper's two tables, with proven bounds.
+"""Hyperparameters of SGD from the paper's two tables, with proven bounds.
 
-Everywhere L_f is a Lipschitz constant of the loss in theta, and its values lie in [0, B]. The inner problems
-are solved exactly, so that E V = grad F^L.
+Throughout, L_f is a Lipschitz constant of the loss in theta, and losses lie in [0, B]. Inner problems are
+solved exactly, so that E V = grad F^L.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, sinh, sqrt
 
-from phiball.refimpl.inner.divergences import Divergence, centred, cressie_read, valid_divergence
+from phiball.refimpl.inner.divergences import Divergence, as_divergence, centred, cressie_read
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import RTMLMC, SG
 from phiball.refimpl.validation import valid_count, valid_number
@@ -17,12 +17,12 @@ from phiball.refimpl.validation import valid_count, valid_number
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run projected SGD, and what it guarantees.
+    """Settings of projected SGD, and the bound that they guarantee.
 
     - `estimator`: SG or RTMLMC, with its level.
-    - `batch`: the number of data points drawn for each gradient, independently.
-    - `steps`, `step_size`: as `projected_sgd` takes them.
-    - `bound`: on the mean gap E F(theta) - F* (convex), or on E|gradient mapping|^2 (nonconvex).
+    - `batch`: the number of data points drawn independently for each gradient.
+    - `steps`, `step_size`: the arguments of `projected_sgd`.
+    - `bound`: a bound on the mean gap E F(theta) - F* (convex), or on E|gradient mapping|^2 (nonconvex).
     """
 
     estimator: SG | RTMLMC
@@ -34,12 +34,12 @@ class Plan:
 
     @property
     def evaluations(self) -> float:
-        """The mean number of perturbed points of the whole run, which takes T - 1 gradients."""
+        """The mean number of perturbed points in a run of T - 1 gradients."""
         return self.estimator.evaluations * self.batch * (self.steps - 1)
 
 
 def gradient_second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -> float:
-    r"""A bound on the second moment $\mathbb{E}|V|^2$ of an estimator, for one data point.
+    r"""Bound the second moment $\mathbb{E}|V|^2$ of an estimator, for one data point.
 
     It is $L_f^2$ for SG, and for RT-MLMC
 
@@ -48,11 +48,11 @@ def gradient_second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square:
     Arguments:
     - `estimator`: an `SG` or `RTMLMC`, of level L.
     - `lipschitz`: L_f.
-    - `chi_square`: C, a bound on m sum (gamma_i - 1/m)^2, which may be infinite; see `chi_square_bound`.
+    - `chi_square`: C, a bound on m sum (gamma_i - 1/m)^2, possibly infinite; see `chi_square_bound`.
 
     Returns a float. Reference: Proposition 3 of Section 3, corrected (claim D6).
 
-    >>> from phiball.refimpl import RTMLMC, SG
+    >>> from phiball import RTMLMC, SG
     >>> from phiball.theory import gradient_second_moment
     >>> gradient_second_moment(SG(7), 2.0, 1.0), gradient_second_moment(RTMLMC(1), 1.0, 1.0)
     (4.0, 4.5)
@@ -69,26 +69,25 @@ def gradient_second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square:
     return (2 - 2.0**-top) * lipschitz**2 * (1 + series)
 
 
-def chi_square_bound(divergence: Divergence, bound: float, eta: float) -> float:
+def chi_square_bound(divergence: str | Divergence, bound: float, eta: float) -> float:
     r"""The $C$ with $m \sum_i (\gamma_i - 1/m)^2 \le C$ for every inner problem with losses in $[0, B]$.
 
     Arguments:
-    - `divergence`: `ENTROPIC`, `QUADRATIC` or `indicator(alpha)`; others raise ValueError.
-    - `bound`: B, a number that is not negative.
+    - `divergence`: "entropic", "quadratic" or `indicator(alpha)`; others raise ValueError.
+    - `bound`: B, a nonnegative number.
     - `eta`: a positive number.
 
     Returns a float. Entropic: sinh^2(B/(2 eta)). Quadratic: B^2/(4 eta^2) for B <= 2 eta, and B/eta - 1
-    above; two losses 0 and B attain both. The indicator has 1/alpha - 1. Contrary to the paper, there is no
-    C without a bound B: one large loss takes all the weight.
+    above; two losses 0 and B attain both. Indicator: 1/alpha - 1. Contrary to the paper, no finite C exists
+    without a bound B: one large loss takes all the weight.
 
     Reference: Assumption 3 of Section 3, corrected.
 
-    >>> from phiball.refimpl import ENTROPIC, QUADRATIC
     >>> from phiball.theory import chi_square_bound
-    >>> chi_square_bound(QUADRATIC, 1.0, 0.1), round(chi_square_bound(ENTROPIC, 1.0, 0.5), 6)
+    >>> chi_square_bound("quadratic", 1.0, 0.1), round(chi_square_bound("entropic", 1.0, 0.5), 6)
     (9.0, 1.381098)
     """
-    valid_divergence(divergence)
+    divergence = as_divergence(divergence)
     ratio = _ratio(valid_number("bound", bound, least=0.0), valid_number("eta", eta, above=0.0))
     if divergence.family == "entropic":
         return sinh(_exponent(ratio) / 2) ** 2
@@ -97,23 +96,24 @@ def chi_square_bound(divergence: Divergence, bound: float, eta: float) -> float:
     if divergence.family == "indicator" and divergence.parameter is not None:
         return 1 / divergence.parameter - 1
     raise ValueError(
-        f"divergence is {divergence.name}, for which no bound is known; expected ENTROPIC, QUADRATIC or "
-        "indicator(alpha) (infinity is a bound for the others)"
+        f"divergence is {divergence.name}; expected entropic, quadratic or indicator(alpha): for others only "
+        "the bound infinity is known"
     )
 
 
 def gradient_bias(level: int, *, lipschitz: float, bound: float, eta: float) -> float:
-    r"""A bound on the bias of level L for `ENTROPIC`: $|\nabla F^L - \nabla F| \le L_f r (r - 1)/2^L$.
+    r"""Bound the bias of level L for the entropic divergence: $|\nabla F^L - \nabla F| \le L_f r (r -
+    1)/2^L$.
 
     Arguments:
     - `level`: L.
     - `lipschitz`: L_f; `bound`: B; `eta`: a positive number. Here $r = e^{B/(2 \eta)}$.
 
-    Returns a float. Reference: a lemma of Theorem 2 of Section 3, sharper: with the paper's bound,
-    L_f e^(2B/eta) 2^(-L/2), levels are twice as high.
+    Returns a float. Reference: a lemma of Theorem 2 of Section 3. The paper's bound, L_f e^(2B/eta) 2^(-L/2),
+    needs levels twice as high.
 
     >>> from phiball.theory import gradient_bias
-    >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # the two-point distribution in (0, 1): 0.0492
+    >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # two losses 0, 1: 0.0492
     0.133695
     """
     level = valid_count("level", level, 0)
@@ -138,9 +138,9 @@ def convex_plan(
     - `lipschitz`: L_f, of the loss in theta.
     - `diameter`: D, at least |theta_1 - theta*|.
     - `idf`: G, a Lipschitz constant of the inverse distribution function of the loss in every ball. It is
-      infinite for a linear loss on a ball with two or more active coordinates: there the bias falls slower.
+      infinite for a linear loss on a ball with two or more active coordinates, where the bias decays slower.
     - `chi_square`: C, a bound on the chi-square divergence of the weights, see `chi_square_bound`. SG does
-      not need it; without it RT-MLMC has no advantage over SG.
+      not need it; without it, RT-MLMC has no advantage over SG.
     - `estimator`: the class `RTMLMC` or `SG`.
 
     Returns the estimator with its level, the batch, the steps, the step size, and the bound. With M^2 from
@@ -153,7 +153,7 @@ def convex_plan(
 
     Reference: Table 1 and Theorem 1 of Section 3, corrected.
 
-    >>> from phiball.refimpl import RTMLMC
+    >>> from phiball import RTMLMC
     >>> from phiball.theory import convex_plan
     >>> convex_plan(0.1, lipschitz=1.0, diameter=1.0, idf=2.0, chi_square=0.25, estimator=RTMLMC)
     Plan(estimator=RTMLMC(level=7, allocation='random'), batch=1, steps=879, step_size=0.01346, bound=0.09999)
@@ -165,7 +165,7 @@ def convex_plan(
     reach = diameter * sqrt(gradient_second_moment(chosen, lipschitz, chi_square))  # D M
     ratio = reach / (delta - bias)
     steps = _whole(ratio * ratio, "delta", delta)
-    # D/(M sqrt T), of which D M is at hand.
+    # The step size is D/(M sqrt T), and reach is D M.
     return Plan(chosen, 1, steps, diameter * diameter / (reach * sqrt(steps)), bias + reach / sqrt(steps))
 
 
@@ -182,10 +182,10 @@ def nonconvex_plan(
     r"""Plan SGD for a smooth loss and the entropic divergence, to a mean squared gradient of `epsilon`^2.
 
     Arguments:
-    - `epsilon`: E|gradient mapping|^2 <= epsilon^2 at an iterate picked at random (average=False).
+    - `epsilon`: E|gradient mapping|^2 <= epsilon^2 at a random iterate (average=False).
     - `lipschitz`: L_f; `smoothness`: S_f, a Lipschitz constant of the gradient of the loss in theta.
     - `bound`: B, the losses lie in [0, B]; `eta`: the weight of the divergence.
-    - `constrained`: whether Theta is less than R^d.
+    - `constrained`: whether Theta is a proper subset of R^d.
     - `estimator`: the class `RTMLMC` or `SG`.
 
     Returns the estimator with its level, the batch, the steps, the step size, and the bound. With
@@ -214,7 +214,7 @@ def nonconvex_plan(
     if not isinstance(constrained, bool):
         raise TypeError(f"constrained is {constrained!r}; expected True or False")
     S = smoothness + lipschitz**2 / eta
-    counted = 2 if constrained else 1  # times that beta^2 enters the bound
+    counted = 2 if constrained else 1  # coefficient of beta^2 in the bound
     at_zero = gradient_bias(0, lipschitz=lipschitz, bound=bound, eta=eta)
     chosen = _valid_estimator(estimator)(_level(2 * sqrt(counted) * at_zero / epsilon, "epsilon", epsilon))
     bias = counted * (at_zero / 2**chosen.level) ** 2
@@ -231,10 +231,10 @@ def nonconvex_plan(
 
 
 def _constant(name: str, value: object, *, zero: bool = False) -> float:
-    """`value` as a float in the range in which no product here overflows or underflows."""
+    """`value` as a float in a range where no product here overflows or underflows."""
     number = valid_number(name, value, least=0.0 if zero else None, above=None if zero else 0.0)
     if not (1e-30 <= number <= 1e30 or (zero and number == 0)):
-        raise ValueError(f"{name} is {value!r}; expected a number from 1e-30 to 1e30, in other units")
+        raise ValueError(f"{name} is {value!r}; expected a number from 1e-30 to 1e30: change the units")
     return number
 
 
@@ -248,7 +248,7 @@ def _ratio(bound: float, eta: float) -> float:
 def _exponent(ratio: float) -> float:
     if ratio > 700:
         raise ValueError(
-            f"eta is too small: bound/eta = {ratio:g}; expected at most 700, where e^(bound/eta) is a number"
+            f"eta is too small: bound/eta = {ratio:g}, and e^(bound/eta) overflows; expected at most 700"
         )
     return ratio
 
@@ -265,7 +265,7 @@ def _level(ratio: float, name: str, value: float) -> int:
 
 
 def _whole(x: float, name: str, value: float) -> int:
-    """The least whole number that is certainly not below x, which was rounded a few times."""
+    """The least integer that is certainly not below x, despite a few roundings."""
     if not x <= 1e50:
         raise ValueError(
             f"{name} is {value!r}, which needs {x:.2g} steps or data points; expected a larger one"
@@ -278,4 +278,4 @@ def _valid_estimator(estimator: object) -> type[SG] | type[RTMLMC]:
         return SG
     if estimator is RTMLMC:
         return RTMLMC
-    raise TypeError(f"estimator is {estimator!r}; expected the class SG or RTMLMC, whose level is chosen")
+    raise TypeError(f"estimator is {estimator!r}; expected the class SG or RTMLMC, without a level")

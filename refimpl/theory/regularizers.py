@@ -1,15 +1,15 @@
-"""What robustness adds to the loss, to first order in the perturbation: the regularisers of Section 4.
+"""The regularizers of Section 4: the increase of the loss by robustness, to first order.
 
     E_z [ R(f; z) - f(z) ]  ~  E_z [ inf over mu of  mu + eta E_b phi*((g.b - mu)/eta) ],      g = grad f(z),
 
-where b is uniform on the ball of radius rho around 0. Every function here takes the gradients g (N,) + event
-and returns one value per data point; the paper's regulariser is their mean. With torch, gradients from
-`phiball.backends.input_gradient(loss, x, i, create_graph=True)` let a model be trained with it:
+where b is uniform on the ball of radius rho around 0. Every function takes gradients g (N,) + event and
+returns one value per data point; the paper's regularizer is their mean. With torch, a model can be trained on
+gradients g = `phiball.backends.input_gradient(loss, x, i, create_graph=True)`:
 
     (loss(x, i) + surrogate(g, ball, eta, ENTROPIC)).mean().backward()
 
-Theorem 3 of the paper says when the three limits r1, r2 and r3 apply as rho and eta tend to 0; claims H1 to
-H10 state what is true of it. 0 <= surrogate <= r2 always.
+Theorem 3 of the paper states when the limits r1, r2 and r3 apply as rho and eta tend to 0; claims H1 to H10
+verify and correct it. 0 <= surrogate <= r2 always holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phiball.refimpl.validation import broadcasts, valid_array, valid_count, val
 
 
 def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = "entropic") -> Array:
-    r"""The increase of the risk of the linearised loss over $f(z)$, computed exactly.
+    r"""The exact increase of the risk of the linearized loss over $f(z)$.
 
     $$\inf_\mu \mu + \eta\, \mathbb{E}_b\Big[\phi^*\Big(\frac{g^\top b - \mu}{\eta}\Big)\Big],
     \qquad b \text{ uniform on the ball}$$
@@ -38,20 +38,20 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Diverg
     - `g` (N,) + event: the gradient of the loss at each data point.
     - `ball`: a `Ball` without clip.
     - `eta`: a positive number, or an array that broadcasts to (N,).
-    - `divergence`: phi, for example `ENTROPIC`.
+    - `divergence`: phi or its name.
 
     Returns an array (N,), one value per data point. The exact value is known for
-    - `ENTROPIC` and norm 1, 2 or inf: eta log E exp(g.b/eta), which torch can differentiate twice;
-    - every phi and norm 2, or one coordinate (d = 1) and any norm: a problem in one variable, which can be
-      differentiated once, with gradient E_worst[b];
-    - `QUADRATIC` and any norm, if rho ||g||_* <= eta for all gradients: there it is `r3` (claim H7).
+    - the entropic phi and norm 1, 2 or inf: eta log E exp(g.b/eta), which torch can differentiate twice;
+    - every phi with norm 2, and any norm for d = 1: a problem in one variable, which torch can differentiate
+      once, with gradient E_worst[b];
+    - the quadratic phi and any norm, if rho ||g||_* <= eta for all gradients: it is then `r3` (claim H7).
 
-    Elsewhere ValueError is raised; `surrogate_estimate` samples the ball instead.
+    In other cases ValueError is raised; `surrogate_estimate` samples the ball instead.
 
     Reference: Eq. (surrogate) of Section 4, before the expectation over z.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, QUADRATIC, Ball
+    >>> from phiball import ENTROPIC, QUADRATIC, Ball
     >>> from phiball.theory import surrogate
     >>> g = np.array([[1.0], [2.0]])
     >>> print(np.round(surrogate(g, Ball(np.inf, 1.0), 1.0, ENTROPIC), 8))  # log(sinh(g)/g)
@@ -81,7 +81,7 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Diverg
     why = f", and rho ||g||_*/eta reaches {float(reach):.3g} > 1" if quadratic else ""
     raise ValueError(
         f"divergence is {divergence.name}, ball.norm is {ball.norm:g} and d is {d}{why}: no exact value is "
-        "known; expected norm 2, ENTROPIC or d = 1, or use surrogate_estimate, which samples the ball"
+        "known; expected norm 2, the entropic divergence or d = 1, or use surrogate_estimate"
     )
 
 
@@ -100,7 +100,7 @@ def surrogate_estimate(
     - `reference`: any distribution with a `sample`, for example a `Ball` or a `Gaussian`.
     - `n_samples`: the number of perturbations drawn.
     - `rng`: a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
-    - The others are those of `surrogate`.
+    - The other arguments are as in `surrogate`.
 
     Returns an array (N,), which torch can differentiate once. It is biased low, because samples miss the
     extreme points of the ball: by O(1/n_samples) for a smooth phi, but severely in high dimension with a
@@ -128,7 +128,7 @@ def surrogate_estimate(
 
 
 def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic") -> Array:
-    r"""The limit of the regulariser for $\rho/\eta \to C$: $\rho$ times a certainty equivalent of $g^\top b$.
+    r"""The limit of the regularizer for $\rho/\eta \to C$: $\rho$ times a certainty equivalent of $g^\top b$.
 
     $$\rho\, S_{1/C}(g^\top b), \qquad
     S_{1/C}(X) = \inf_\mu \mu + \frac{1}{C} \mathbb{E}[\phi^*(C (X - \mu))],
@@ -136,15 +136,15 @@ def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic"
 
     Arguments:
     - `C`: a positive number.
-    - The others are those of `surrogate`.
+    - The other arguments are as in `surrogate`.
 
-    Returns an array (N,), which is the `surrogate` at eta = rho/C. It rises with C. r1/r2 -> 1 as
+    Returns an array (N,), the `surrogate` at eta = rho/C. It increases with C. r1/r2 -> 1 as
     C -> infinity, and r1/r3 -> 1 as C -> 0, with r3 at eta = rho/C (claim H9).
 
     Reference: Eq. (R:1) of Section 4, before the expectation.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, Ball
+    >>> from phiball import ENTROPIC, Ball
     >>> from phiball.theory import r1
     >>> print(np.round(r1(np.array([[0.6, 0.0, 0.8]]), Ball(2, 0.1), 1.0, ENTROPIC), 8))  # (log 3 - 1)/10
     [0.00986123]
@@ -155,19 +155,19 @@ def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic"
 
 
 def r2(g: Array, ball: Ball) -> Array:
-    r"""The limit of the regulariser for $\rho/\eta \to \infty$: the variation $\rho \Vert g \Vert_*$.
+    r"""The limit of the regularizer for $\rho/\eta \to \infty$: the variation $\rho \Vert g \Vert_*$.
 
     Arguments:
     - `g` (N,) + event: the gradient of the loss at each data point.
     - `ball`: a `Ball` without clip.
 
-    Returns an array (N,), the largest increase of the linearised loss in each ball. The limit holds if
-    (0, inf) lies in the domain of phi, which rules out `indicator` (claim H4).
+    Returns an array (N,), the largest increase of the linearized loss in each ball. The limit holds if
+    (0, inf) lies in the domain of phi, which excludes `indicator` (claim H4).
 
     Reference: Eq. (R:2) of Section 4, before the expectation.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball
+    >>> from phiball import Ball
     >>> from phiball.theory import r2
     >>> print(r2(np.array([[3.0, -4.0]]), Ball(2, 0.5)))
     [2.5]
@@ -179,21 +179,21 @@ def r2(g: Array, ball: Ball) -> Array:
 
 
 def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = "entropic") -> Array:
-    r"""The limit of the regulariser for $\rho/\eta \to 0$: the variance of $g^\top b$, scaled.
+    r"""The limit of the regularizer for $\rho/\eta \to 0$: the variance of $g^\top b$, scaled.
 
     $$\frac{\operatorname{Var}_b[g^\top b]}{2 \eta\, \phi''(1)}, \qquad b \text{ uniform on the ball}$$
 
     Arguments:
-    - Those of `surrogate`. phi must have a second derivative phi''(1) > 0, its `curvature1`.
+    - as in `surrogate`; phi needs a second derivative phi''(1) > 0, its `curvature1`.
 
-    Returns an array (N,). b lies in the ball of radius rho, which accounts for the paper's factor rho^2. For
-    the quadratic phi it equals the surrogate if and only if rho ||g||_* <= eta (claim H7). For the entropic
-    one in linf the surrogate is lower by (rho^4/eta^3) sum g_j^4/180 and smaller terms (claim H8).
+    Returns an array (N,). b lies in the ball of radius rho, which includes the paper's factor rho^2. For the
+    quadratic phi it equals the surrogate if and only if rho ||g||_* <= eta (claim H7). For the entropic phi
+    in linf the surrogate is lower by (rho^4/eta^3) sum g_j^4/180 and smaller terms (claim H8).
 
     Reference: Eq. (R:3) of Section 4, before the expectation.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC, Ball
+    >>> from phiball import QUADRATIC, Ball
     >>> from phiball.theory import r3
     >>> print(r3(np.array([[3.0, -4.0]]), Ball(2, 0.5), 2.5, QUADRATIC))  # (1/4) (25/4)/5
     [0.3125]
@@ -203,8 +203,8 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = 
     divergence = as_divergence(divergence)
     if not 0 < divergence.curvature1 < inf:
         raise ValueError(
-            f"divergence is {divergence.name}, with phi''(1) = {divergence.curvature1:g}; expected a phi "
-            "with a positive and finite second derivative at 1, without which the limit is not a variance"
+            f"divergence is {divergence.name}, with phi''(1) = {divergence.curvature1:g}; expected a "
+            "positive and finite second derivative at 1"
         )
     with ignore_float_warnings():
         return ball.variance(g, event_ndim=g.ndim - 1) / (2 * eta * divergence.curvature1)
@@ -217,7 +217,7 @@ def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -
     with ignore_float_warnings():
         t = ball.radius * ball.dual_norm(fixed, event_ndim=event_ndim) / eta
     if not xp.all(xp.isfinite(t)):
-        raise ValueError("rho ||g||_*/eta is beyond the range of the dtype; expected a larger eta")
+        raise ValueError("rho ||g||_*/eta overflows: increase eta")
     d = ball.dimension(g.shape, event_ndim=event_ndim)
     h, slope = linear_risk(xp.astype(t, xp.float64, copy=False), d, divergence)
     value = eta * xp.astype(h, g.dtype, copy=False)
@@ -229,11 +229,11 @@ def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -
 
 
 def _problem(g: Array, distribution: Distribution, eta: float | Array) -> Array:
-    """eta as an array (N,), after the checks of g, of the distribution and of eta."""
+    """eta as an array (N,), after validation of g, the distribution and eta."""
     _valid_gradients(g)
     if getattr(distribution, "clip", None) is not None:
         raise ValueError(
-            f"ball is {distribution!r}; expected one without clip, as g does not tell where the box is"
+            f"ball is {distribution!r}; expected no clip, because gradients do not locate the box"
         )
     shape = tuple(getattr(eta, "shape", ()))
     if not broadcasts(shape, (g.shape[0],)):
@@ -255,5 +255,5 @@ def _valid_gradients(g: Array) -> None:
 def _valid_ball(ball: Ball) -> None:
     if not isinstance(ball, Ball):
         raise TypeError(
-            f"ball is {ball!r}; expected a Ball (surrogate_estimate takes other distributions too)"
+            f"ball is {ball!r}; expected a Ball (surrogate_estimate also takes other distributions)"
         )

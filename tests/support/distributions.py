@@ -1,4 +1,4 @@
-"""One table of norms, and the distributions and estimators that tests draw with."""
+"""Norms, distributions and estimators for tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import inf
 from phiball.refimpl import RTMLMC, SG, Ball, Gaussian
 
 NORMS = (1, 2, inf)
-"""Those with a projection and a tilted distribution in closed form."""
+"""Norms with a projection and tilted samples."""
 ANY_NORM = (*NORMS, 1.5, 3)
-"""Also one on each side of 2 between them."""
+"""Also one exponent on each side of 2."""
 LARGE_NORM = 60
 """Close to the maximum norm, where powers may underflow."""
 

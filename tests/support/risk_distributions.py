@@ -10,7 +10,7 @@ import numpy as np
 from phiball.backends import Array, Rng, array_namespace
 from tests.support.arrays import Arrays
 
-Z = 4.75  # standard errors: a sound estimate misses by more once in half a million
+Z = 4.75  # standard errors, exceeded with probability 2e-6
 
 
 def first(x: Array, i: Array) -> Array:
@@ -31,7 +31,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A distribution whose `sample` gives the same points in every run: the rows of `points`, one per data point."""
+    """A distribution whose `sample` returns given points: one row of `points` per data point."""
 
     points: Any
 

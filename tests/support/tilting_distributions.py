@@ -1,4 +1,4 @@
-"""What tilted distributions are, by quadrature and in many digits: oracles that share no code with the samplers."""
+"""Oracles for tilted distributions by quadrature and mpmath, which share no code with the samplers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES, SHARES = np.polynomial.legendre.leggauss(24)
 
 
 def left(r: Any, x: Any, norm: float) -> Any:
-    """The size of ball that is left for the other coordinates, in a ball of size r, where one is x."""
+    """The radius of the ball of the other coordinates, in a ball of radius r, if one coordinate is x."""
     if norm == inf:
         return r + 0 * x
     rest = r - np.abs(x) if norm == 1 else np.sqrt(np.maximum(0, (r - x) * (r + x)))
@@ -26,7 +26,7 @@ def left(r: Any, x: Any, norm: float) -> Any:
 
 
 def below(r: Any, x: Any, s: Any, norm: float) -> Any:
-    """The integral of exp(s.b) over the ball of size r where b_1 <= x, by Gauss's rule."""
+    """The integral of exp(s.b) over the ball of radius r where b_1 <= x, by Gauss's rule."""
     if len(s) == 1:
         return np.exp(-s[0] * r) * np.expm1(s[0] * (x + r)) / s[0] if s[0] else x + r
     # The sphere is smooth in the angle; the cross-polytope has a ridge at 0.
@@ -50,14 +50,14 @@ def below(r: Any, x: Any, s: Any, norm: float) -> Any:
 
 @cache
 def first(s: tuple[float, ...], norm: float) -> Any:
-    """The distribution function of b_1 in the unit ball, through its values at 500 places."""
+    """The distribution function of b_1 in the unit ball, interpolated at 500 points."""
     x = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 500))
     total = below(np.ones(500), x, np.array(s), norm)
     return PchipInterpolator(x, total / total[-1])
 
 
 def uniforms(b: Any, s: Any, norm: float) -> Any:
-    """Rosenblatt's transform of points b (n, d): independent uniform numbers if their distribution is exp(s.b) dx."""
+    """Rosenblatt's transform of points b (n, d): independent uniform numbers if their density is exp(s.b)."""
     columns = [first(tuple(s), norm)(b[:, 0])]
     r = left(np.ones(len(b)), b[:, 0], norm)
     for k in range(1, b.shape[1]):
@@ -67,7 +67,7 @@ def uniforms(b: Any, s: Any, norm: float) -> Any:
 
 
 def log_mgf(s: Any, norm: float) -> Any:
-    """log E exp(s.b) on the unit ball, at the working precision of mpmath; positive terms alone."""
+    """log E exp(s.b) on the unit ball, at the working precision of mpmath, from positive terms."""
     s = [mp.mpf(v) for v in s]
     d = len(s)
     if norm == inf:

@@ -1,4 +1,4 @@
-"""Find claims and run them: those of this package, or those in a folder about another paper."""
+"""Find and run claims, from this package or from a folder about another paper."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def find_claims(
 
 
 def _match(claims: list[Claim], select: str, where: str) -> list[Claim]:
-    """Return the claims with this id or name, or else those that contain the text."""
+    """Return the claims with this id or name, or else the claims that contain the text."""
     text = select.strip().casefold()
     if not text:
         raise ValueError("claim is empty; expected an id, a name or words, see phiball verify --list")

@@ -156,7 +156,7 @@ def stacked_gradient(
     batch: int,
     seed: int,
 ) -> Callable[[Array], Array]:
-    """V(theta) of independent runs (runs,), each with a batch of its own drawn from `data`.
+    """Return the gradient estimate V(theta) (runs,) of independent runs, each with its own batch of `data`.
 
     value(theta, x) and slope(theta, x) are the loss and its derivative. Data point number r batch + k belongs
     to run r.
@@ -177,7 +177,7 @@ def stacked_gradient(
             own = xp.astype(i[:, None] // batch == places[None, :], xp.float64)
             return own * slope(xp.take(theta, i // batch), x[:, 0])[:, None]
 
-        # The estimate is the mean over all data points, of which one in `runs` belongs to a run.
+        # The estimate is the mean over the data points of all runs.
         return runs * objective.gradient(theta, loss, gradients, x, rng=draws)
 
     return gradient

@@ -60,7 +60,7 @@ class Options:
 
 @dataclass
 class Trial:
-    """The calls of one claim to a solver, and what they showed."""
+    """The calls of one claim to a solver, and their outcome."""
 
     solve: Callable[..., Any]
     options: Options

@@ -72,7 +72,7 @@ def zeros(*shape: int) -> Callable[[Path], object]:
 
 IDX = "is not a file of bytes in the IDX format"
 HTML = b"<!DOCTYPE html><html><body>404</body></html>"
-REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
+DEFECTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "gzip cut": (TRAIN_X, lambda p: p.write_bytes(p.read_bytes()[:-20]), rf"{IDX} \(damaged gzip: "),
     "a page": (TRAIN_Y, lambda p: p.write_bytes(HTML), rf"{IDX} \(it begins with b'<!DOCTYPE html><'\)"),
     "a byte less": (TEST_Y, changed(lambda data: data[:-1]), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
@@ -89,9 +89,9 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", REFUSED)
-def test_damaged_files_are_rejected(folder: Path, fault: str) -> None:
-    file, spoil, message = REFUSED[fault]
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_damaged_files_are_rejected(folder: Path, defect: str) -> None:
+    file, spoil, message = DEFECTS[defect]
     load("mnist", folder)
     spoil(folder / "mnist" / file)
     with pytest.raises(ValueError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""Projections, dual norms, steepest points, variances and volumes of balls, against other ways to them."""
+"""Projections, dual norms, steepest points, variances and volumes of balls."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_project_stays_in_the_box() -> None:
     assert np.allclose(Ball(inf, 0.5, clip=(0.0, 1.0)).project(x, z), both, atol=1e-15)
 
 
-def test_the_steepest_point_attains_the_dual_norm(arrays: Arrays) -> None:
+def test_steepest_point_attains_the_dual_norm(arrays: Arrays) -> None:
     g = points(5, 3, 2, 4)
     g[0, 0] = 0.0
     g[0, 1] = [1.0, 1.0, -1.0, 0.0]  # ties
@@ -97,8 +97,8 @@ def test_norms_in_closed_form() -> None:
     assert float(Ball(3, 1.0).dual_norm(np.array([1e-250, 0.0]))) == pytest.approx(1e-250, rel=1e-15)
 
 
-def test_the_variance(arrays: Arrays) -> None:
-    """By the density (1 - |t|^p)^((d-1)/p) of one coordinate, whose moments are Euler's beta functions."""
+def test_variance_matches_beta_moments(arrays: Arrays) -> None:
+    """One coordinate has density (1 - |t|^p)^((d-1)/p), whose moments are beta functions."""
     for norm, d in product((*ANY_NORM, LARGE_NORM), (1, 2, 3, 50)):
         g, power = points(2, 2, d), (d - 1) / norm
         second = 1 / 3 if norm == inf else beta(3 / norm, power + 1) / beta(1 / norm, power + 1)
@@ -107,7 +107,7 @@ def test_the_variance(arrays: Arrays) -> None:
         assert np.allclose(got, exact, rtol=60 * arrays.eps), (norm, d)
 
 
-def test_volumes() -> None:
+def test_volumes_in_closed_form() -> None:
     assert abs(Ball(2, 2.0).log_volume(3) - log(4 / 3 * pi * 8)) < 1e-14
     assert abs(Ball(1, 0.5).log_volume(4) - log(0.5**4 * 2**4 / 24)) < 1e-14
     assert abs(Ball(inf, 0.5).log_volume(784)) < 1e-12
@@ -117,7 +117,7 @@ def test_volumes() -> None:
     assert abs(Ball(2, 1.0).log_volume(784) - (392 * log(pi) - lgamma(393))) < 1e-10
 
 
-def test_contains_allows_rounding_and_nothing_more() -> None:
+def test_contains_allows_only_rounding() -> None:
     for norm in ANY_NORM:
         ball = Ball(norm, 1.0)
         z = np.full(3, 100.0)
@@ -129,7 +129,7 @@ def test_contains_allows_rounding_and_nothing_more() -> None:
         )
 
 
-def test_nan_lies_in_no_ball(arrays: Arrays) -> None:
+def test_ball_does_not_contain_nan(arrays: Arrays) -> None:
     x = arrays.asarray([[0.0, float("nan")], [0.0, 0.0]])
     for norm in (*ANY_NORM, LARGE_NORM):
         ball = Ball(norm, 1.0)
@@ -137,8 +137,8 @@ def test_nan_lies_in_no_ball(arrays: Arrays) -> None:
         assert np.isnan(arrays.numpy(ball.length(x))[0])
 
 
-def test_a_point_far_away_is_projected_onto_the_border(arrays: Arrays) -> None:
-    """However far: beside its coordinates nothing is left of the radius."""
+def test_distant_point_is_projected_onto_the_boundary(arrays: Arrays) -> None:
+    """Even where the radius is lost to rounding beside the coordinates."""
     for far in (1e3, 1e9, 1e20, 1e37):
         x = arrays.asarray([[far, 3.0, 0.0], [far, -far, 1.0]])
         for norm, expected in (
@@ -150,8 +150,8 @@ def test_a_point_far_away_is_projected_onto_the_border(arrays: Arrays) -> None:
             np.testing.assert_allclose(y, expected, rtol=1e-5, atol=8 * arrays.eps)
 
 
-def test_numbers_beyond_the_precision() -> None:
-    """Refused, or infinite where the truth is: no NaN, no warning and no OverflowError."""
+def test_overflow_raises_or_gives_infinity() -> None:
+    """Overflow never gives NaN, a warning or OverflowError."""
     single, most = np.float32([[1.0, 2.0]]), np.finfo(np.float64).max
     half = np.float16([[1.0, 2.0]])
     for distribution, word in (
@@ -180,7 +180,7 @@ def test_numbers_beyond_the_precision() -> None:
     ):
         with pytest.raises(
             ValueError,
-            match=r"(radius|std|step) is .*; expected points within the range of|points reach .*, which overflows",
+            match=r"(radius|std|step) is .*; expected points within|points reach .*, which overflows",
         ):
             call()
     assert r2(np.float32([[3e38, 3e38]]), Ball(1, 2.0))[0] == inf

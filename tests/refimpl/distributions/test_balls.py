@@ -1,4 +1,4 @@
-"""Samples of a ball are exactly uniform, however they are drawn.
+"""Samples of a ball are exactly uniform for every sampling scheme.
 
 Every statistical test here has a fixed seed and an error level of one in a million.
 """
@@ -28,7 +28,7 @@ MODES = [(False, False), (True, False), (False, True), (True, True)]
 
 
 def moment(k: float, p: float, d: int) -> float:
-    """E |b_1|^k on the unit ball of norm p: |b_1|^p has the distribution Beta(1/p, (d-1)/p + 1)."""
+    """E |b_1|^k on the unit ball of norm p: |b_1|^p is Beta(1/p, (d-1)/p + 1)."""
     if p == inf:
         return 1 / (k + 1)
     a, b = 1 / p, (d - 1) / p + 1
@@ -36,44 +36,44 @@ def moment(k: float, p: float, d: int) -> float:
 
 
 def draws(norm: float, d: int, mode: tuple[bool, bool], seed: int) -> Any:
-    """Points of the unit ball that are independent of each other, from every place in a small sample."""
+    """Independent points of the unit ball, from every position in a small sample."""
     antithetic, qmc = mode
     n = 2500 if d <= 50 else 500
     points = Ball(norm, 1.0).sample(np.zeros((n, d)), 4, rng=rng(seed), antithetic=antithetic, qmc=qmc)
-    # One point of each entry: the four of one entry may depend on each other, the entries do not.
+    # One point per entry: the four points of an entry may be dependent, entries are independent.
     return points[np.arange(n), np.arange(n) % 4]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", [*ANY_NORM, LARGE_NORM])
-def test_the_distribution_is_uniform(norm: float) -> None:
+def test_distribution_is_uniform(norm: float) -> None:
     for d, mode in product(DIMENSIONS, MODES):
         b = draws(norm, d, mode, seed=7)
         length = np.linalg.norm(b, norm, axis=-1)
         assert length.max() <= 1 + 1e-12
-        # Of the radius: |b|^d is uniform on (0, 1).
+        # The radius: |b|^d is uniform on (0, 1).
         assert stats.kstest(length**d, "uniform").pvalue > LEVEL, (d, mode)
-        if d == 50:  # which has the power to see a radius drawn as if in d/1.3 dimensions
+        if d == 50:  # large enough to detect a radius drawn in d/1.3 dimensions
             assert stats.kstest(length ** (1.3 * d), "uniform").pvalue < LEVEL
-        # Of one coordinate, whichever it is: |b_j|^norm is Beta(1/norm, (d-1)/norm + 1).
+        # Every coordinate: |b_j|^norm is Beta(1/norm, (d-1)/norm + 1).
         one = np.abs(b[np.arange(len(b)), np.arange(len(b)) % d])
         distribution = "uniform" if norm == inf else stats.beta(1 / norm, (d - 1) / norm + 1).cdf
         assert stats.kstest(one if norm == inf else one**norm, distribution).pvalue > LEVEL, (d, mode)
-        # Symmetry: each coordinate is as often positive as negative, independently of its neighbour.
+        # Symmetry: each coordinate is positive half of the time, independently of the next one.
         signs = b[:, : min(d, 60)] > 0
         bound = Z * sqrt(0.25 / len(b)) if d == 1 else 5.6 * sqrt(0.25 / len(b))  # 60 coordinates: 1e-6/60
         assert np.abs(signs.mean(axis=0) - 0.5).max() < bound, (d, mode)
         if d > 1:
             agree = signs[:, :-1] == signs[:, 1:]
             assert np.abs(agree.mean(axis=0) - 0.5).max() < 5.6 * sqrt(0.25 / len(b)), (d, mode)
-        # The moments, against closed forms.
+        # Moments in closed form.
         for k in (1, 2, 4):
             exact, spread = moment(k, norm, d), moment(2 * k, norm, d) - moment(k, norm, d) ** 2
             assert abs((one**k).mean() - exact) < Z * sqrt(spread / len(b)), (d, mode, k)
 
 
-def test_on_a_line_every_ball_is_an_interval() -> None:
-    """Large norms have powers that underflow, which must not show in the points."""
+def test_every_ball_on_a_line_is_an_interval() -> None:
+    """Powers underflow for large norms, without effect on the points."""
     for norm, mode in product((1, 1.01, 7, 300, 5000), MODES):
         b = draws(norm, 1, mode, seed=11)
         assert stats.kstest(b[:, 0], "uniform", (-1, 2)).pvalue > LEVEL, (norm, mode)
@@ -92,7 +92,7 @@ def test_every_library_draws_the_same_distribution(arrays: Arrays) -> None:
             spread = moment(2 * k, norm, 3) - moment(k, norm, 3) ** 2
             assert np.all(np.abs((b**k).mean(axis=0) - moment(k, norm, 3)) < 5.1 * sqrt(spread / 400)), norm
         assert np.all(np.abs(b.mean(axis=0)) < 5.1 * sqrt(moment(2, norm, 3) / 400)), norm
-        # float32 rounds x = z + b to about 1e-7 of z, which must not show.
+        # float32 rounds x = z + b to about 1e-7 of z, below the power of the test.
         assert len(np.unique(b[:, 0])) > 390
         still = Ball(norm, 0.0).sample(z, 3, rng=rng(0), antithetic=antithetic, qmc=qmc)
         assert np.array_equal(arrays.numpy(still), np.repeat(arrays.numpy(z)[:, None, :], 3, axis=1))
@@ -101,14 +101,14 @@ def test_every_library_draws_the_same_distribution(arrays: Arrays) -> None:
             assert np.array_equal(pairs[:, 0:6:2], -pairs[:, 1:6:2])
 
 
-def test_clip_moves_points_outside_the_box_to_its_faces(arrays: Arrays) -> None:
+def test_clip_moves_outside_points_to_the_faces_of_the_box(arrays: Arrays) -> None:
     z = arrays.asarray([[0.0, 1.0, 0.5]])
     for norm in ANY_NORM:
         free, ball = Ball(norm, 0.4), Ball(norm, 0.4, clip=(0.0, 1.0))
         x, inside = free.sample(z, 500, rng=rng(2)), ball.sample(z, 500, rng=rng(2))
         assert np.array_equal(arrays.numpy(inside), np.clip(arrays.numpy(x), 0, 1))
         assert bool(arrays.xp.all(ball.contains(inside, z[:, None, :])))
-        assert 100 < int(np.sum(arrays.numpy(inside)[..., 0] == 0)) < 400  # half of it, about
+        assert 100 < int(np.sum(arrays.numpy(inside)[..., 0] == 0)) < 400  # about half
 
 
 def test_quasi_random_points_fill_the_ball_more_evenly() -> None:
@@ -119,17 +119,17 @@ def test_quasi_random_points_fill_the_ball_more_evenly() -> None:
         t = x.sum(axis=-1) / sqrt(float(Ball(norm, 1.0).variance(np.ones(d))))
         return float((t + 0.1 * t**2).mean(axis=1).std())
 
-    # The variance of a sample variance over 400 entries is 0.5 %: a factor of 1.5 is far beyond chance.
+    # The variance of a sample variance over 400 entries is 0.5 %: a factor of 1.5 is significant.
     for norm, d in product(NORMS, (2, 10)):
         assert spread(norm, d, antithetic=True) < spread(norm, d) / 1.5
         assert spread(norm, d, qmc=True) < spread(norm, d) / 1.5
     x, same, other = (Ball(2, 1.0).sample(np.zeros((3, 2)), 8, rng=rng(k), qmc=True) for k in (0, 0, 1))
-    assert len(np.unique(x[:, :, 0])) == 24  # entries have points of their own
+    assert len(np.unique(x[:, :, 0])) == 24  # different points for each entry
     assert np.array_equal(x, same)
     assert not np.array_equal(x, other)
 
 
-def test_quasi_random_points_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quasi_random_points_without_scipy_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "scipy"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
@@ -137,7 +137,7 @@ def test_quasi_random_points_say_what_is_missing(monkeypatch: pytest.MonkeyPatch
         Ball(2, 1.0).sample(np.zeros((1, 2)), 4, rng=rng(0), qmc=True)
 
 
-def test_the_gaussian_distribution(arrays: Arrays) -> None:
+def test_gaussian_samples_are_normal(arrays: Arrays) -> None:
     z = arrays.asarray(np.full((4, 2, 2), 3.0))
     x = Gaussian(0.5).sample(z, 800, rng=rng(0), event_ndim=2)
     assert tuple(x.shape) == (4, 800, 2, 2)
@@ -146,7 +146,7 @@ def test_the_gaussian_distribution(arrays: Arrays) -> None:
     assert stats.kstest(b.ravel(), "norm").pvalue > LEVEL
 
 
-def test_norms_by_name_and_seeds() -> None:
+def test_norms_are_accepted_by_name_and_rng_as_a_seed() -> None:
     assert [Ball(name, 0.5) for name in ("l1", "l2", "linf")] == [Ball(p, 0.5) for p in (1, 2, inf)]
     z = np.zeros((2, 3))
     for distribution in (Ball("l2", 0.5), Gaussian(0.5)):

@@ -1,4 +1,4 @@
-"""Balls with a size for each coordinate: the image of a plain ball, in the coordinates that move."""
+"""Balls with feature_scale: the image of a plain ball, in the free coordinates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def normal(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def test_samples_are_the_image_of_those_of_the_plain_ball(arrays: Arrays) -> None:
+def test_samples_are_scaled_samples_of_the_plain_ball(arrays: Arrays) -> None:
     z, s = normal(0, 3, 6), normal(1, 3, 6)
     for norm in ANY_NORM:
         ball, plain = Ball(norm, 0.7, feature_scale=SIZES), Ball(norm, 0.7)
@@ -69,7 +69,7 @@ def test_samples_are_the_image_of_those_of_the_plain_ball(arrays: Arrays) -> Non
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_geometry_and_moments_by_a_change_of_coordinates(arrays: Arrays, norm: float) -> None:
+def test_geometry_and_moments_follow_from_a_change_of_coordinates(arrays: Arrays, norm: float) -> None:
     g, z = normal(2, 4, 6), normal(3, 4, 6)
     plain, ball = Ball(norm, 0.7), Ball(norm, 0.7, feature_scale=SIZES)
     close: dict[str, Any] = {"rtol": 50 * arrays.eps, "atol": 50 * arrays.eps}
@@ -100,8 +100,8 @@ def test_geometry_and_moments_by_a_change_of_coordinates(arrays: Arrays, norm: f
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_masks_of_data_points(norm: float) -> None:
-    """The distribution of each point is uniform in its own coordinates: |b|^m is uniform on (0, 1), m how many."""
+def test_masks_differ_between_data_points(norm: float) -> None:
+    """Each point is uniform in its m free coordinates: |b|^m is uniform on (0, 1)."""
     ball = Ball(norm, 0.5, feature_scale=np.array([1.0, 2.0, 1.0, 1.0, 4.0, 1.0])).masked(MASK)
     z, s, n = normal(5, 5, 6), normal(6, 5, 6), 4000
     sizes, counts = ball.feature_scale.values, MASK.sum(-1)
@@ -118,14 +118,14 @@ def test_masks_of_data_points(norm: float) -> None:
             assert abs(np.sign(b).mean()) < 5 / (n * m) ** 0.5
         whole = Ball(norm, 0.5).log_mgf((sizes * s)[k, moves]) if m else 0.0
         assert np.allclose(log_w[k], whole - (tilted[k] - z[k]) @ s[k], atol=1e-10)
-        # and the moments of one row are those of its own coordinates
+        # The moments of a row depend on its free coordinates alone.
         alone = Ball(norm, 0.5, feature_scale=sizes[k])
         for name in ("dual_norm", "variance", "log_mgf", "steepest"):
             assert np.allclose(getattr(ball, name)(s)[k], getattr(alone, name)(s[k]), rtol=1e-13), name
 
 
-def test_objectives_and_risks_follow_the_data_points() -> None:
-    """Whatever the levels, nothing moves that is masked, nor where input gradients are taken."""
+def test_training_losses_and_risks_respect_the_mask_of_each_data_point() -> None:
+    """Masked coordinates are fixed at every level, and where gradients are computed."""
     z = normal(7, 5, 6)
     ball = Ball(2, 0.5).masked(MASK)
 
@@ -149,30 +149,23 @@ def test_objectives_and_risks_follow_the_data_points() -> None:
     exact = check(z, np.arange(5)) + surrogate(slope(z, None), ball, 0.3, ENTROPIC)
     tilted = RegularizedLoss(ball, 0.3, ENTROPIC, SG(0), Tilted(gradient=slope))
     value = tilted(check, z, rng=rng(0))
-    assert value == pytest.approx(exact.mean(), rel=1e-12)  # exact from one point, as the loss is linear
+    assert value == pytest.approx(exact.mean(), rel=1e-12)  # exact from one point, because the loss is linear
     method = Tilted(gradient=slope)
     risk = robust_risk(check, z, ball, 0.3, n_samples=3000, rng=rng(0), method=method)
     assert np.allclose(risk.values, exact, rtol=1e-12)
     robust_risk(check, z, ball, 0.3, QUADRATIC, n_samples=2000, rng=rng(0), chunk=500)
     worst_case_sample(check, z, ball, 0.3, QUADRATIC, size=20, n_samples=50, rng=rng(0))
     top = check(z, np.arange(5)) + r2(slope(z, None), ball)
-    worst = adversarial_risk(
-        check,
-        z,
-        ball,
-        n_samples=2000,
-        rng=rng(0),
-        attack=lambda _, x, ball: pgm(None, x, ball, gradient=slope),
-    )
+    worst = adversarial_risk(check, z, ball, n_samples=2000, rng=rng(0), attack=partial(pgm, gradient=slope))
     for values in (worst.values, check(fgm(None, z, ball, gradient=slope), np.arange(5))):
         assert np.allclose(values, top, rtol=1e-12)
 
 
-def test_images_volumes_and_the_theory() -> None:
+def test_scales_of_images_in_volumes_regularizers_and_quadrature() -> None:
     sizes = np.array([[0.5, 2.0, 1.0], [1.0, 4.0, 0.25]])
     z = normal(10, 3, 2, 3)
     ball = Ball(2, 0.5, feature_scale=sizes)
-    rows = Ball(2, 0.5, feature_scale=[[1.0], [2.0]])  # one size per channel
+    rows = Ball(2, 0.5, feature_scale=[[1.0], [2.0]])  # one scale per channel
     assert np.allclose(rows.dual_norm(z, event_ndim=2), np.sqrt((z[:, 0] ** 2 + 4 * z[:, 1] ** 2).sum(-1)))
     assert ball.log_volume(6) == pytest.approx(Ball(2, 0.5).log_volume(6) + np.log(sizes).sum())
     assert Ball(1, 0.5, feature_scale=3.0).log_volume(4) == pytest.approx(Ball(1, 1.5).log_volume(4))
@@ -196,7 +189,7 @@ def test_images_volumes_and_the_theory() -> None:
 
 
 @pytest.mark.slow
-def test_gradients_pass_through_the_moments() -> None:
+def test_moments_are_differentiable() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     g = torch.tensor(normal(12, 5, 6), requires_grad=True)
     for norm in NORMS:
@@ -205,7 +198,7 @@ def test_gradients_pass_through_the_moments() -> None:
             assert torch.autograd.gradcheck(function, g, fast_mode=True)
 
 
-def test_balls_compare_print_and_travel() -> None:
+def test_balls_are_comparable_printable_and_picklable() -> None:
     ball = Ball(2, 0.5, feature_scale=[1, 0, 2])
     assert repr(ball) == "Ball(norm=2.0, radius=0.5, feature_scale=[1.0, 0.0, 2.0])"
     assert repr(Ball(2, 0.5, (0, 1))) == "Ball(norm=2.0, radius=0.5, clip=(0.0, 1.0))"
@@ -221,7 +214,7 @@ def test_balls_compare_print_and_travel() -> None:
     assert Ball(2, 0.5, feature_scale=torch.tensor([1.0, 0.0, 2.0], dtype=torch.bfloat16)) == ball
 
 
-def test_invalid_sizes() -> None:
+def test_invalid_feature_scale() -> None:
     z, ball = np.zeros((4, 3)), Ball(2, 0.5, feature_scale=np.ones(3))
 
     def loss(x: Any, i: Any) -> Any:
@@ -239,11 +232,11 @@ def test_invalid_sizes() -> None:
             (lambda bad=bad: sized(bad).sample(z, 2, rng=rng(0)), "scale has shape")
             for bad in ([1.0, 2.0], MASK)
         ),
-        # Never along the axis of the samples.
+        # It does not broadcast along the axis of samples.
         (lambda: sized(np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z), "scale has shape"),
         (lambda: ball.masked(np.ones(4)), "mask has shape"),
-        (lambda: onto_ball(ball), "no scale"),
-        (lambda: LinearProblem("logistic", ball, eta=1.0), "feature_scale= of the problem"),
+        (lambda: onto_ball(ball), "without clip and feature_scale"),
+        (lambda: LinearProblem("logistic", ball, eta=1.0), "expected feature_scale= of the problem"),
         (
             lambda: worst_case_density(loss, z, ball, 1.0, ENTROPIC, at=z, n_samples=4, rng=rng(0)),
             "without clip or feature_scale",
@@ -254,9 +247,9 @@ def test_invalid_sizes() -> None:
         ),
         (
             lambda: surrogate(np.ones((5, 6)), Ball(2, 0.5).masked(MASK), 1.0, QUADRATIC),
-            "as many coordinates that move",
+            "expected the same number of free coordinates",
         ),
-        (lambda: ball.log_volume(4), "as many as dimensions"),
+        (lambda: ball.log_volume(4), "expected one per dimension"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

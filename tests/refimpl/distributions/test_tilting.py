@@ -1,4 +1,4 @@
-"""Tilted samples have the density exp(s.b) on the ball, and its reciprocal as their weights.
+"""Tilted samples have density proportional to exp(s.b) on the ball, and the reciprocal as weights.
 
 Every statistical test here has a fixed seed and an error level of one in a million.
 """
@@ -21,7 +21,7 @@ from tests.support.arrays import Arrays
 from tests.support.distributions import DISTRIBUTIONS, NORMS, distributions
 from tests.support.tilting_distributions import LEVEL, Z, log_mgf, moments, uniforms
 
-# None, weak, strong in one direction, ties of both signs, one that towers over the rest.
+# Zero, weak, strong in one direction, ties of both signs, one dominant entry.
 TILTS = [[0.0, 0.0, 0.0], [0.5, -0.3, 0.2], [0.0, -9.0, 2.0], [4.0, 4.0, -4.0], [15.0, 0.1, -1.0]]
 
 
@@ -33,13 +33,13 @@ def cells(u: Any) -> float:
 
 
 def fits(u: Any) -> bool:
-    """Whether points of the unit cube are uniform, coordinate by coordinate and together."""
+    """Whether points of the unit cube are uniform, in each coordinate and jointly."""
     return min(cells(u), *(stats.kstest(column, "uniform").pvalue for column in u.T)) > LEVEL
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_the_distribution(arrays: Arrays, norm: float) -> None:
-    """All coordinates together, by Rosenblatt's transform; s.b and single coordinates follow from it."""
+def test_distribution_is_tilted(arrays: Arrays, norm: float) -> None:
+    """All coordinates jointly, by Rosenblatt's transform."""
     ball, n = Ball(norm, 0.5), 4000 if arrays.backend == "numba" else 1500
     for d in (1, 2, 3):
         s = np.array(TILTS)[:, :d]  # a batch of tilts, each with its own distribution
@@ -54,7 +54,7 @@ def test_the_distribution(arrays: Arrays, norm: float) -> None:
             assert fits(uniforms(b[k], row, norm)), (d, k)
         empty, none = ball.sample_tilted(z[:0, ...], z[:0, ...], 4, rng=rng(0))
         assert (tuple(empty.shape), tuple(none.shape)) == ((0, 4, d), (0, 4))
-        # Points of one tilt are independent: neighbours in the sample say nothing of each other.
+        # Points of one tilt are independent: neighbours are uncorrelated.
         u = uniforms(b[1], s[1], norm)[:, 0]
         assert abs(stats.spearmanr(u[:-1], u[1:]).statistic) < Z / sqrt(n - 2)
 
@@ -92,14 +92,14 @@ def test_moments_in_high_dimension(arrays: Arrays, norm: float, d: int, size: fl
         assert abs(v.mean() - mean) < Z * sqrt(variance / n)
         square = (v - mean) ** 2
         assert abs(square.mean() - variance) < Z * square.std() / sqrt(n)
-    # The tilt is felt: along s the points lie away from 0.
+    # The tilt has an effect: along s the points lie away from 0.
     assert exact(norm, d, size)[0][1] > Z * sqrt(exact(norm, d, size)[0][2] / n)
 
 
 @pytest.mark.parametrize(("norm", "d"), [(1, 50), (1, 3), (2, 50), (2, 1), (inf, 3)])
-def test_log_weights(arrays: Arrays, norm: float, d: int) -> None:
-    """log E exp(s.b) - s.b in forty digits, at the very points that came back."""
-    sizes, radius = (1e-30, 1e-8, 0.3, 5.0, 80.0), 0.5  # a power of two, which rounds nothing
+def test_log_weights_in_forty_digits(arrays: Arrays, norm: float, d: int) -> None:
+    """log E exp(s.b) - s.b at the returned points."""
+    sizes, radius = (1e-30, 1e-8, 0.3, 5.0, 80.0), 0.5  # a power of two, exact
     tilts = arrays.asarray([tilt_of(d, size, 5) if d > 1 else [size] for size in sizes])
     x, log_w = Ball(norm, radius).sample_tilted(0 * tilts, tilts, 4, rng=rng(16))
     for s, points, found in zip(*(arrays.numpy(a).astype(float) for a in (tilts, x, log_w)), strict=True):
@@ -112,8 +112,8 @@ def test_log_weights(arrays: Arrays, norm: float, d: int) -> None:
                 assert abs(float(got - want)) <= slack + arrays.eps * abs(float(want))
 
 
-def test_the_gaussian_moves_its_mean(arrays: Arrays) -> None:
-    """Normal around z + scale^2 s, with the weights of two normal densities."""
+def test_tilted_gaussian_is_shifted(arrays: Arrays) -> None:
+    """Normal around z + std^2 s, with the ratio of two normal densities as weights."""
     scale = 0.5
     for d, n in ((1, 3000), (3, 3000), (784, 300)):
         tilt = arrays.asarray(0.1 * np.random.default_rng(7).normal(size=(1, d)))
@@ -127,12 +127,12 @@ def test_the_gaussian_moves_its_mean(arrays: Arrays) -> None:
         ):
             assert stats.kstest(u, "uniform").pvalue > LEVEL, d
         ratio = stats.norm.logpdf(b, 0, scale).sum(1) - stats.norm.logpdf(b, scale**2 * s, scale).sum(1)
-        # The oracle takes the difference of sums of d terms of about one each.
+        # The oracle subtracts sums of d terms of about one each.
         slack = 8 * d * 2.3e-16 + arrays.eps * (np.abs(ratio) + scale**2 * s @ s)
         assert np.all(np.abs(arrays.numpy(log_w)[0] - ratio) <= slack), d
 
 
-# --- The ends of the scale ---------------------------------------------------------------------------------
+# --- Extreme tilts -----------------------------------------------------------------------------------------
 
 
 def finite(arrays: Arrays, *found: Any) -> None:
@@ -140,7 +140,7 @@ def finite(arrays: Arrays, *found: Any) -> None:
         assert np.isfinite(arrays.numpy(a)).all()
 
 
-def test_a_tiny_tilt_is_none(arrays: Arrays) -> None:
+def test_tiny_tilt_gives_uniform_samples(arrays: Arrays) -> None:
     """Down to subnormal numbers: the uniform distribution, and weights of one."""
     sizes = [0.0, 1e-40, 1e-30, 1e-8] if arrays.eps > 1e-10 else [0.0, 5e-324, 1e-300, 1e-8]
     for norm, s in product(NORMS, ([1.0, 1.0], [-1.0, 1e-6])):
@@ -154,9 +154,9 @@ def test_a_tiny_tilt_is_none(arrays: Arrays) -> None:
 
 
 def decay(norm: float, s: Any, b: Any) -> Any:
-    """Uniform numbers, if the distance to the maximum of s.b is distributed as a strong tilt makes it.
+    """Uniform numbers, if the distance to the maximum of s.b is distributed as for a strong tilt.
 
-    At a corner of a polytope d edges meet, along each of which s.b falls exponentially: Gamma(d). At
+    At a corner of a polytope s.b decays exponentially along each of d edges: Gamma(d). At
     the pole of a sphere the density of the depth y is y^((d-1)/2) exp(-y): Gamma((d+1)/2).
     """
     top = {1: np.abs(s).max(), 2: sqrt(s @ s), inf: np.abs(s).sum()}[norm]
@@ -164,13 +164,13 @@ def decay(norm: float, s: Any, b: Any) -> Any:
     return stats.gamma(d if norm != 2 else (d + 1) / 2).cdf(top - b @ s)
 
 
-def test_a_strong_tilt_decays_from_the_maximum(doubles: Arrays) -> None:
+def test_strong_tilt_decays_from_the_maximum(doubles: Arrays) -> None:
     s = np.array([1e6, -3e5, 4e5])
     for norm in NORMS:
         tilt = doubles.asarray(s[None])
         x, _ = Ball(norm, 1.0).sample_tilted(0 * tilt, tilt, 3000, rng=rng(22))
         assert stats.kstest(decay(norm, s, doubles.numpy(x)[0]), "uniform").pvalue > LEVEL
-    # Norm 1: the distribution is uniform on the face between the corners that are tied.
+    # Norm 1: the distribution is uniform on the face between tied corners.
     for size in (1e6, 1e30, 1e300):
         s = doubles.asarray(size * np.array([[1.0, -1.0, 0.5], [1.0, 1.0, -1.0]]))
         x, log_w = Ball(1, 1.0).sample_tilted(0 * s, s, 2000, rng=rng(24))
@@ -186,7 +186,7 @@ def test_a_strong_tilt_decays_from_the_maximum(doubles: Arrays) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_huge_tilt_is_the_maximiser(arrays: Arrays, norm: float) -> None:
+def test_huge_tilt_gives_the_maximizer(arrays: Arrays, norm: float) -> None:
     ball, z = Ball(norm, 1.0), arrays.asarray(np.zeros((3, 3)))
     for size in (1e30, 3e38) if arrays.eps > 1e-10 else (1e30, 3e38, 1e75, 1e76, 1e300, 8e307):
         s = arrays.asarray(size * np.array([[0.5, -1.0, 0.25], [1.0, 1e-9, 0.5], [0.7, -0.1, 0.0]]))
@@ -194,7 +194,7 @@ def test_a_huge_tilt_is_the_maximiser(arrays: Arrays, norm: float) -> None:
         finite(arrays, x, log_w)
         b = arrays.numpy(x).astype(float)
         want = arrays.numpy(ball.steepest(s)).astype(float)
-        if norm == inf:  # where s is 0 the coordinate is uniform, whatever the rest is
+        if norm == inf:  # a coordinate without tilt is uniform
             assert np.all(np.abs(b[2, :, 2]) <= 1)
             assert len(np.unique(b[2, :, 2])) == 20
             b[2, :, 2] = 0
@@ -204,8 +204,8 @@ def test_a_huge_tilt_is_the_maximiser(arrays: Arrays, norm: float) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_entries_of_very_different_size(arrays: Arrays, norm: float) -> None:
-    """Half of them zero, or one huge entry among small ones, which the others must survive."""
+def test_tilt_with_entries_of_very_different_size(arrays: Arrays, norm: float) -> None:
+    """Half of the entries zero, or one huge entry among small ones, which must keep their effect."""
     for size in (1e6, 1e30):
         s, n = arrays.asarray(size * np.array([[1.0, -1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]])), 500
         x, log_w = Ball(norm, 1.0).sample_tilted(0 * s, s, n, rng=rng(25))
@@ -233,11 +233,11 @@ def test_entries_of_very_different_size(arrays: Arrays, norm: float) -> None:
             assert stats.kstest(b[:, k], "uniform", (-1, 2)).pvalue > LEVEL
 
 
-def test_draws_that_are_zero_do_no_harm(arrays: Arrays) -> None:
-    """In single precision a uniform number is 0 once in 2^24, and an exponential one with it."""
+def test_random_numbers_that_are_zero(arrays: Arrays) -> None:
+    """In float32 a uniform number is 0 with probability 2^-24, and so is an exponential one."""
 
     class Zeros(Rng):
-        """Every other number is 0, by chance."""
+        """A generator whose every other number is 0."""
 
         def exponential(self, shape: tuple[int, ...], *, like: Any) -> Any:
             return super().exponential(shape, like=like) * self.coin(shape, like)
@@ -252,12 +252,12 @@ def test_draws_that_are_zero_do_no_harm(arrays: Arrays) -> None:
         s = arrays.asarray(np.full((3, d), 2.0))
         x, log_w = Ball(norm, 1.0).sample_tilted(0 * s, s, 20, rng=Zeros(1))
         finite(arrays, x, log_w)
-        # In the plane what is across a direction has few digits where it is small, which shows on the circle.
+        # In the plane, small orthogonal parts lose digits, which is visible on the circle.
         if d == 1:
             assert bool(arrays.xp.all(Ball(norm, 1.0).contains(x, (0 * s)[:, None, :])))
 
 
-def test_a_box_moves_points_and_keeps_their_weights(arrays: Arrays) -> None:
+def test_clip_moves_points_and_keeps_their_weights(arrays: Arrays) -> None:
     z = arrays.asarray(np.array([[0.0, 0.5, 1.0]]))
     s = arrays.asarray(np.array([[3.0, -8.0, 8.0]]))
     for norm in NORMS:
@@ -274,7 +274,7 @@ def test_a_box_moves_points_and_keeps_their_weights(arrays: Arrays) -> None:
         assert np.all(arrays.numpy(log_w) == 0)
 
 
-def test_a_tilt_that_overflows(arrays: Arrays) -> None:
+def test_tilt_that_overflows_raises(arrays: Arrays) -> None:
     s = arrays.asarray(np.array([[3e38 if arrays.eps > 1e-10 else 1.7e308, 1.0]]))
     for distribution in distributions(10.0):
         with pytest.raises(ValueError, match=r"radius times s overflows|std\^2 .* overflows"):
@@ -311,7 +311,7 @@ def test_invalid_arguments(distribution: Any) -> None:
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_gradients_in_torch(distribution: Any) -> None:
-    """A gradient passes to z, one for one, and none to s or to the weights."""
+    """Points have gradient one in z and none in s; the weights have none."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     z = torch.zeros((2, 3), dtype=torch.float64, requires_grad=True)
     s = torch.ones((2, 3), dtype=torch.float64, requires_grad=True)

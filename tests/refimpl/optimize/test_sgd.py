@@ -31,10 +31,10 @@ def by_hand(theta: Any, scale: Any, target: Any, step: Any, steps: int) -> Any:
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3)])
-def test_iterates_are_those_of_the_algorithm(shape: tuple[int, ...], arrays: Arrays) -> None:
+def test_iterates_follow_the_algorithm(shape: tuple[int, ...], arrays: Arrays) -> None:
     draw = np.random.default_rng(0)
     theta0, scale = draw.normal(size=shape), draw.uniform(0.5, 1.5, size=shape)
-    target = draw.uniform(0.2, 1.0, size=shape)  # most of it outside, so that the projection acts on the way
+    target = draw.uniform(0.2, 1.0, size=shape)  # mostly outside, so that the projection acts
     given, factor, goal = arrays.asarray(theta0), arrays.asarray(scale), arrays.asarray(target)
     for step_size in (0.1, lambda t: 0.3 / t):
         run = projected_sgd(
@@ -52,8 +52,8 @@ def test_iterates_are_those_of_the_algorithm(shape: tuple[int, ...], arrays: Arr
     np.testing.assert_array_equal(arrays.numpy(given), arrays.numpy(arrays.asarray(theta0)))
 
 
-def test_gradients_and_times_of_the_steps() -> None:
-    """T - 1 gradients; with one step the answer is the projected start."""
+def test_number_of_gradients_and_arguments_of_step_size() -> None:
+    """T - 1 gradients; with one step the result is the projected start."""
     times: list[int] = []
     seen: list[Any] = []
 
@@ -73,14 +73,14 @@ def test_gradients_and_times_of_the_steps() -> None:
     assert projected_sgd(gradient, theta0, step_size=1.0, steps=1).last is not theta0
 
 
-def test_long_averages_keep_their_digits(arrays: Arrays) -> None:
+def test_long_averages_are_accurate_in_single_precision(arrays: Arrays) -> None:
     """theta_t = 1 + (t - 1) 2^-14 in single precision too: the mean of 1001 of them is known."""
     minus = arrays.asarray([-1.0])
     run = projected_sgd(lambda theta: minus, arrays.asarray([1.0]), step_size=2.0**-14, steps=1001)
     assert abs(float(run.theta[0]) - (1 + 500 * 2.0**-14)) <= arrays.eps
 
 
-def test_gradient_may_write_to_its_argument(doubles: Arrays) -> None:
+def test_gradient_may_modify_its_argument(doubles: Arrays) -> None:
     """It gets a copy, which torch may also mark as requiring a gradient."""
 
     def writes(theta: Array) -> Array:
@@ -112,8 +112,8 @@ def test_automatic_differentiation() -> None:
     assert theta0.grad is None
 
 
-def test_every_iterate_is_picked_equally_often() -> None:
-    """theta_t = t: 240 picks of 6, by a chi-square test at one in a million."""
+def test_random_iterate_is_uniform() -> None:
+    """theta_t = t: 240 draws of 6 iterates, by a chi-square test at level 1e-6."""
     how: dict[str, Any] = {"step_size": 1.0, "steps": 6, "average": False, "rng": rng(5)}
     runs = [projected_sgd(lambda theta: -np.ones(1), np.ones(1), **how) for _ in range(240)]
     counts = np.bincount([int(run.theta[0]) for run in runs], minlength=7)
@@ -143,8 +143,8 @@ def test_mirror_descent_is_exponential_weighting(arrays: Arrays) -> None:
     assert abs(float(np.sum(run.theta)) - 1) < 1e-6  # the start is rescaled
 
 
-def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
-    """Cost (0, 1) drives the second entry far below the smallest number; then the first one costs."""
+def test_entry_recovers_from_underflow(arrays: Arrays) -> None:
+    """Cost (0, 1) drives the second entry to underflow; then the cost moves to the first entry."""
     down, up = arrays.asarray([0.0, 1e4]), arrays.asarray([1e3, 0.0])
     calls: list[int] = []
 
@@ -158,7 +158,7 @@ def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
 
 
 # The projection, the largest v.y over y in the set, and the distance of p from the set. A point p is the
-# projection of x iff it lies in the set and (x - p).y <= (x - p).p for all of its y.
+# projection of x iff it lies in the set and (x - p).y <= (x - p).p for all y in the set.
 PROJECTIONS: dict[str, Any] = {
     "box": (
         onto_box(-0.5, 0.8),
@@ -183,7 +183,7 @@ def test_projection_is_the_nearest_point(name: str, arrays: Arrays) -> None:
         assert found.dtype == arrays.dtype
         p = arrays.numpy(found).astype(np.float64)
         v = arrays.numpy(given).astype(np.float64) - p
-        # p comes from a threshold at the size of x, with a rounding or two per coordinate.
+        # p is computed from a threshold of the size of x, with one or two roundings per coordinate.
         unit = 2 * arrays.eps * max(1, np.max(np.abs(x)))
         assert np.all(outside(p) <= 6 * unit)
         assert np.all(support(v) - np.sum(v * p, axis=-1) <= unit * (1 + np.sum(np.abs(v), axis=-1)))
@@ -209,7 +209,7 @@ def test_bounds_of_a_box(doubles: Arrays) -> None:
     assert onto_box(low, inf)(single).dtype == single.dtype
 
 
-def test_ball_with_a_centre_and_of_matrices(doubles: Arrays) -> None:
+def test_projection_onto_balls_with_a_centre_and_of_matrices(doubles: Arrays) -> None:
     x, centre = doubles.asarray(np.full((2, 2, 2), 3.0)), doubles.asarray(np.ones((2, 2)))
     # whole matrices: |x - 1| = 4 in the Frobenius norm; rows: |x - 1| = 2 sqrt 2
     for event_ndim, exact in ((2, 1.5), (1, 1 + 0.5**0.5)):
@@ -218,7 +218,7 @@ def test_ball_with_a_centre_and_of_matrices(doubles: Arrays) -> None:
 
 
 def test_gradient_mapping_in_a_box(doubles: Arrays) -> None:
-    """At a face, what points outwards vanishes; near it, the step ends there; without a set it is g."""
+    """Outward components vanish at a face, steps end at a near face; without a set the mapping is g."""
     theta = np.array([0.0, 0.0, 1.0, 1.0, 0.5, 0.875])
     g = np.array([1.0, -1.0, 1.0, -1.0, 0.25, -0.5])
     given, at = doubles.asarray(g), doubles.asarray(theta)
@@ -232,7 +232,7 @@ def test_gradient_mapping_in_a_box(doubles: Arrays) -> None:
 
 
 def test_gradient_mapping_vanishes_at_the_projection_onto_the_simplex() -> None:
-    """Of |theta - x|^2/2, whose gradient does not vanish there."""
+    """For |theta - x|^2/2, whose gradient does not vanish at the projection."""
     x = np.array([2.0, 1.5, -1.0])
     theta = onto_simplex(x)
     np.testing.assert_allclose(theta, [0.75, 0.25, 0.0], atol=1e-15)
@@ -291,7 +291,7 @@ def test_bad_arguments() -> None:
         (lambda: onto_box(np.zeros((3, 2)), 1.0)(ONE), ValueError, r"low has shape \(3, 2\); expected one"),
         (lambda: onto_box(0.0, 1.0)(3), TypeError, "theta is 3, of type int; expected an array"),
         (lambda: onto_ball(1.0), TypeError, r"ball is 1\.0; expected a Ball such as Ball\(2, 1\.0\)"),
-        (lambda: onto_ball(Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf, no clip and no scale"),
+        (lambda: onto_ball(Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf, without clip and feature"),
         (lambda: onto_ball(BALL, 0), TypeError, "centre is 0, of type int; expected an array"),
         (lambda: onto_ball(BALL, event_ndim=2)(ONE), ValueError, "event_ndim is 2; expected a whole number"),
         (lambda: onto_simplex(np.ones((2, 0))), ValueError, r"theta has shape \(2, 0\); expected at least"),
@@ -310,5 +310,5 @@ def test_bad_arguments() -> None:
 def test_divergence_is_reported() -> None:
     with pytest.raises(ValueError, match=r"step_size is 1e\+300, and the iterates diverge; expected a sm"):
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1e300, steps=2)
-    with pytest.raises(ValueError, match=r"NaN or infinity at t = 2; .*a smaller step_size if the iterates"):
+    with pytest.raises(ValueError, match=r"NaN or infinity at t = 2; .*reduce step_size if the iterates"):
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1.0, steps=9)

@@ -1,14 +1,15 @@
-"""The unregularised risk: the largest loss found by sampling and by an attack."""
+"""The adversarial risk: the largest loss found by sampling and by an attack."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 import numpy as np
 import pytest
 
 from phiball.backends import Array, array_namespace, rng
-from phiball.refimpl import ENTROPIC, Ball, adversarial_risk, robust_risk
+from phiball.refimpl import ENTROPIC, Ball, adversarial_risk, fgm, pgm, pointwise_loss, robust_risk
 from tests.support.arrays import Arrays
 
 
@@ -17,7 +18,7 @@ def total(x: Array, i: Array) -> Array:
 
 
 def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None:
-    """With one seed both see one sample, and the robust risk tends to its maximum as eta vanishes."""
+    """With one seed both draw the same points, and the robust risk tends to their maximum as eta -> 0."""
     z = arrays.asarray(np.arange(6.0).reshape(3, 2))
     for samples, chunk in ((5, 3), (5, 1000), (1500, 700)):
         out = adversarial_risk(total, z, Ball(2, 1.0), n_samples=samples, rng=rng(2), chunk=chunk)
@@ -31,7 +32,7 @@ def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None
 
 
 def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
-    """An attack that is right for one data point and useless for the other."""
+    """The attack succeeds at one data point and fails at the other."""
     z = doubles.asarray([[0.0, 0.0], [1.0, 1.0]])
     step = doubles.asarray([[0.5, 0.5], [-0.5, -0.5]])
     sizes: list[int] = []
@@ -51,3 +52,16 @@ def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
     assert points[0].tolist() == [0.5, 0.5]
     assert points[1].sum() == pytest.approx(values[1], rel=4 * doubles.eps)
     assert float(doubles.numpy(out.sampled)[1]) == values[1]
+
+
+def test_attacks_of_the_library_on_an_array_and_on_a_loader() -> None:
+    """Squared errors of a linear model grow along its weights, so every attack finds the maximum."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    w, x = torch.tensor([3.0, 4.0]), torch.randn((40, 2), generator=torch.Generator().manual_seed(0))
+    y, ball = x @ w - 1, Ball("l2", 0.1)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=7)
+    for attack in (fgm, pgm, partial(pgm, steps=5)):
+        whole = adversarial_risk(pointwise_loss(lambda x: x @ w, y), x, ball, attack=attack, rng=0)
+        assert torch.allclose(whole.values, torch.full((40,), 1.5**2), rtol=1e-4)
+        parts = adversarial_risk(pointwise_loss(lambda x: x @ w), loader, ball, attack=attack, rng=0)
+        assert torch.allclose(parts.values, whole.values, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Bad arguments of the risks and of the worst-case distribution."""
+"""Invalid arguments of the risks and of the worst-case distribution."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAMPLED: dict[str, Any] = {
     "chunk": 10,
 }
 PRICED: dict[str, Any] = {"eta": 1.0, "divergence": ENTROPIC}
-ONE, TWO = {"n_samples": 1}, {"n_samples": 2}  # the fewest of each
+ONE, TWO = {"n_samples": 1}, {"n_samples": 2}  # the smallest valid numbers
 GOOD: dict[Any, dict[str, Any]] = {
     robust_risk: SAMPLED | PRICED | TWO,
     adversarial_risk: {k: v for k, v in SAMPLED.items() if k != "reference"}
@@ -54,7 +54,7 @@ GOOD: dict[Any, dict[str, Any]] = {
     quadrature_risk: {"loss": first, "x": Z, "reference": BALL, "panels": 1, "chunk": 1} | PRICED,
     quadrature_rule: {"ball": BALL, "x": Z, "panels": 1, "event_ndim": 1},
 }
-# Of every function that has the argument.
+# For every function with the argument.
 COMMON: list[tuple[str, Any, Any, str]] = [
     ("loss", 3, TypeError, "loss is 3; expected a function"),
     ("loss", lambda x, i: x[:, 0] * nan, ValueError, r"(losses|loss\(x, i\)) contains (nan|NaN)"),
@@ -79,8 +79,8 @@ SPECIAL: list[tuple[Any, str, Any, Any, str]] = [
     (robust_risk, "x", Z[:0], ValueError, r"x has shape \(0, 2\)"),
     (robust_risk, "n_samples", 1, ValueError, "n_samples is 1; expected a whole number of at least 2"),
     (robust_risk, "n_samples", 2.0, ValueError, "n_samples is 2.0"),
-    (robust_risk, "eta", None, TypeError, "eta is None and budget is None; expected exactly one of them"),
-    (robust_risk, "budget", 1.0, TypeError, "eta is 1.0 and budget is 1.0; expected exactly one of them"),
+    (robust_risk, "eta", None, TypeError, "expected exactly one of eta and budget, got neither"),
+    (robust_risk, "budget", 1.0, TypeError, "expected exactly one of eta and budget, got both"),
     (robust_risk, "method", "grid", ValueError, "method is 'grid'; expected 'quadrature'"),
     (robust_risk, "method", None, TypeError, "method is None; expected Uniform"),
     (budget_risk, "n_samples", 1, ValueError, "n_samples is 1"),

@@ -32,7 +32,7 @@ Y = np.arange(N) % 3
 
 
 def cut(z: Any, *sizes: int) -> Iterator[Any]:
-    """Batches of these sizes, again and again."""
+    """Cut z into batches of these sizes, cyclically."""
     start = k = 0
     while start < z.shape[0]:
         end = min(start + sizes[k % len(sizes)], z.shape[0])
@@ -111,7 +111,7 @@ def test_adversarial_risk_of_batches_equals_that_of_one_array() -> None:
         )
 
 
-def test_on_every_library(doubles: Arrays) -> None:
+def test_batches_in_every_library(doubles: Arrays) -> None:
     z = doubles.asarray(Z[:40])
     for risk in (
         lambda z: robust_risk(lambda x, i: x[:, 0] ** 2, z, BALL, 0.3, ENTROPIC, n_samples=9, rng=rng(1)),
@@ -123,7 +123,7 @@ def test_on_every_library(doubles: Arrays) -> None:
 
 
 @pytest.mark.slow
-def test_loader_dask_array_and_file(tmp_path: Any) -> None:
+def test_data_loader_dask_array_and_memory_map(tmp_path: Any) -> None:
     whole = robust_risk(by_index, Z, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1))
     np.save(tmp_path / "z.npy", Z)
     mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
@@ -148,7 +148,7 @@ def test_loader_dask_array_and_file(tmp_path: Any) -> None:
 
 
 def test_memory_does_not_grow_with_the_data() -> None:
-    """No more batches are taken than fill a block before the loss is called on them."""
+    """The loss is called as soon as the batches read fill a block."""
     taken = 0
 
     def endless() -> Iterator[Any]:
@@ -172,7 +172,7 @@ def test_memory_does_not_grow_with_the_data() -> None:
 
 
 def test_parts_merge_exactly() -> None:
-    """As the estimate from all rows: here the rows of one estimate, cut in three."""
+    """Estimates of three parts merge to the estimate of all rows."""
     how: dict[str, Any] = {"n_samples": 30}
     for chunk in (30, 8192):  # one row at a time, and many
 

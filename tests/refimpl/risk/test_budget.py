@@ -22,7 +22,7 @@ LOSSES = np.array(
 
 
 def risk(arrays: Arrays, d: Any, budget: float, losses: Any = LOSSES, *, per_point: bool = False) -> Estimate:
-    """The risk where the points around data point k have the losses losses[k]; one budget, or one per point."""
+    """The risk for losses[k] at the points around data point k, with one budget or one per data point."""
     x, distribution = fixed(losses, arrays)
     n = np.shape(losses)[1]
     given = arrays.asarray(np.full(len(losses), budget)) if per_point else budget
@@ -30,7 +30,7 @@ def risk(arrays: Arrays, d: Any, budget: float, losses: Any = LOSSES, *, per_poi
 
 
 @cache
-def solved(family: str, radius: float, per_point: bool) -> float:
+def solved(family: str, budget: float, per_point: bool) -> float:
     """The optimal value for LOSSES by a conic solver."""
     cvxpy = pytest.importorskip("cvxpy", reason="cvxpy: not installed")
     N, n = LOSSES.shape
@@ -46,9 +46,9 @@ def solved(family: str, radius: float, per_point: bool) -> float:
     if family == "indicator":
         constraints.append(x <= 1 / 0.3)
     elif per_point:
-        constraints += [cost(x[k]) <= radius for k in range(N)]
+        constraints += [cost(x[k]) <= budget for k in range(N)]
     else:
-        constraints.append(sum(cost(x[k]) for k in range(N)) / N <= radius)
+        constraints.append(sum(cost(x[k]) for k in range(N)) / N <= budget)
     problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.multiply(x, LOSSES)) / (n * N)), constraints)
     return float(problem.solve(solver=cvxpy.CLARABEL))
 
@@ -57,9 +57,9 @@ def solved(family: str, radius: float, per_point: bool) -> float:
 def test_value_matches_a_convex_solver(per_point: bool, arrays: Arrays) -> None:
     rounding = 1000 * arrays.eps
     for d in [d for d in select(core=True) if d.family != "cressie_read"]:
-        for radius in (0.05, 1.0):
-            out = risk(arrays, d, radius, per_point=per_point)
-            exact = solved(str(d.family), radius, per_point)
+        for budget in (0.05, 1.0):
+            out = risk(arrays, d, budget, per_point=per_point)
+            exact = solved(str(d.family), budget, per_point)
             assert float(out.value) == pytest.approx(exact, abs=1e-5 + rounding), d.name
             assert -rounding <= arrays.numpy(out.gap).mean() <= rounding, d.name
     assert out.value.dtype == out.eta.dtype == out.gap.dtype == out.stderr.dtype == arrays.dtype
@@ -68,32 +68,32 @@ def test_value_matches_a_convex_solver(per_point: bool, arrays: Arrays) -> None:
 
 def test_value_is_the_dual_at_eta(doubles: Arrays) -> None:
     for d in select(usual=True):
-        for radius, per_point in ((0.0, True), (0.05, False), (50.0, False)):
-            out = risk(doubles, d, radius, per_point=per_point)
+        for budget, per_point in ((0.0, True), (0.05, False), (50.0, False)):
+            out = risk(doubles, d, budget, per_point=per_point)
             eta = doubles.numpy(out.eta)
             assert np.all(eta > 0)
             assert per_point or len(set(eta.tolist())) == 1
-            dual = eta * radius + doubles.numpy(worst_case(doubles.asarray(LOSSES), out.eta, d).value)
+            dual = eta * budget + doubles.numpy(worst_case(doubles.asarray(LOSSES), out.eta, d).value)
             assert float(out.value) == pytest.approx(dual.mean(), abs=1e-13), d.name
             assert -1e-13 <= doubles.numpy(out.gap).mean() <= 2e-13, d.name
 
 
 def test_small_budget_penalises_the_standard_deviation(arrays: Arrays) -> None:
-    """Quadratic, with no ratio at zero: mean + sqrt(2 radius Var f), eta = sqrt(Var f/(2 radius))."""
+    """Quadratic, with no ratio at zero: mean + sqrt(2 budget Var f), eta = sqrt(Var f/(2 budget))."""
     f = np.random.default_rng(0).uniform(size=(1, 64))
-    radius = 0.01
+    budget = 0.01
     for per_point in (False, True):
-        out = risk(arrays, QUADRATIC, radius, f, per_point=per_point)
-        assert float(out.value) == pytest.approx(f.mean() + sqrt(2 * radius * f.var()), rel=20 * arrays.eps)
+        out = risk(arrays, QUADRATIC, budget, f, per_point=per_point)
+        assert float(out.value) == pytest.approx(f.mean() + sqrt(2 * budget * f.var()), rel=20 * arrays.eps)
         # The value is flat in eta: a rounding error in one is its square root in the other.
-        eta = sqrt(f.var() / (2 * radius))
+        eta = sqrt(f.var() / (2 * budget))
         assert float(out.eta[0]) == pytest.approx(eta, rel=20 * sqrt(arrays.eps))
         influence = (f - f.mean()) + (f - f.mean()) ** 2 / (2 * eta)
         assert float(out.stderr) == pytest.approx(influence.std(ddof=1) / 8, rel=20 * sqrt(arrays.eps))
 
 
 def test_gap_is_reported_where_no_eta_reaches_the_mean() -> None:
-    """phi = (x - 1)^4/4 is so flat that the largest eta does not reach the mean at radius 0."""
+    """phi = (x - 1)^4/4 is so flat that the largest eta does not reach the mean at budget 0."""
 
     def dconj(s: Any) -> Any:
         return np.where(s > -1, 1 + np.cbrt(s), 0.0)
@@ -125,8 +125,8 @@ def test_limits_of_a_small_and_a_large_budget(per_point: bool, doubles: Arrays) 
 
 def test_constant_losses(doubles: Arrays) -> None:
     for d in select(core=True):
-        for radius, per_point in ((0.0, True), (10.0, True), (10.0, False)):
-            out = risk(doubles, d, radius, np.full((2, 5), 3.0), per_point=per_point)
+        for budget, per_point in ((0.0, True), (10.0, True), (10.0, False)):
+            out = risk(doubles, d, budget, np.full((2, 5), 3.0), per_point=per_point)
             assert float(out.value) == pytest.approx(3.0, rel=10 * doubles.eps)
             assert np.abs(doubles.numpy(out.gap)).max() <= 40 * doubles.eps
             assert float(out.stderr) <= 40 * doubles.eps
@@ -144,7 +144,7 @@ def test_value_does_not_depend_on_the_chunk() -> None:
 
 
 def test_bias_and_population_error(doubles: Arrays) -> None:
-    """The bias is the value minus that of the halves; the data points are a sample of the population."""
+    """The bias is the value minus the mean value of the two halves."""
     for per_point in (False, True):
         out, first_half, second_half = (
             risk(doubles, QUADRATIC, 0.1, losses, per_point=per_point)

@@ -87,7 +87,7 @@ def test_density_on_uniform_losses(arrays: Arrays) -> None:
     at = AT[AT != 0.5]  # where the quadratic density has its kink
     for d, eta, exact, mass in UNIFORM:
         out = density(arrays, d, eta, at)
-        # mu is known to 1/n or better, and a ratio is at most that of the largest sampled loss, 1 - 1/(2 n).
+        # mu is accurate to 1/n, and ratios are bounded by the ratio at the largest sampled loss, 1 - 1/(2 n).
         assert arrays.numpy(out.density) == pytest.approx(exact(at) * inside(at), rel=1 / N), d.name
         assert arrays.numpy(out.masses) == pytest.approx(np.array([mass]), abs=1 / N + 10 * arrays.eps)
         assert (arrays.numpy(out.masses) > 0).tolist() == [mass > 0]
@@ -101,9 +101,10 @@ def test_pole_with_an_atom(doubles: Arrays) -> None:
     at = np.array([0.1, 0.5, 0.9])
     out = density(doubles, cressie_read(-1), eta, [*at, 1.0])
     found = doubles.numpy(out.density)
-    # The maximum is taken at 1 - 1/(2 n), which moves the pole by that much.
+    # The sampled maximum is 1 - 1/(2 n), which moves the pole.
     assert found[:3] == pytest.approx((2 * (1 - at) / eta) ** -0.5, rel=1e-2)
-    # A sum in place of an integral over u^(-1/2) errs by abs(zeta(1/2)) = 1.46 times sqrt(eta/(2 n)).
+    # The sum approximates the integral of u^(-1/2) with an error of abs(zeta(1/2)) = 1.46 times sqrt(eta/(2
+    # n)).
     assert doubles.numpy(out.masses)[0] == pytest.approx(0.5, abs=1.5 * sqrt(eta / (2 * N)))
     assert found[2] < found[3] <= (2 / (N * eta)) ** -0.5 * (1 + 1e-3)  # no larger than in the sample
 
@@ -123,7 +124,7 @@ def test_tied_losses_share_the_remaining_mass(doubles: Arrays) -> None:
 
 
 def test_mixture_over_data_points(doubles: Arrays) -> None:
-    """Two balls that overlap, with losses of their own: x around the first point, -x around the second."""
+    """Two overlapping balls with different losses: x around the first point, -x around the second."""
 
     def loss(x: Array, i: Array) -> Array:
         xp = array_namespace(x)
@@ -141,9 +142,9 @@ def test_mixture_over_data_points(doubles: Arrays) -> None:
     for chunk in (100, 10_000):
         out = density(doubles, ENTROPIC, eta, grid, loss, (0.5, 1.0), chunk=chunk)
         found = doubles.numpy(out.density)
-        jump = np.isin(np.round(grid, 3), [0.0, 0.5, 1.0, 1.5])  # the borders of the balls, up to rounding
+        jump = np.isin(np.round(grid, 3), [0.0, 0.5, 1.0, 1.5])  # the boundaries of the balls, up to rounding
         assert found[~jump] == pytest.approx(exact(grid)[~jump], rel=1e-4)
-        assert np.trapezoid(found, grid) == pytest.approx(1, abs=0.01)  # a jump is met to a cell
+        assert np.trapezoid(found, grid) == pytest.approx(1, abs=0.01)  # a jump is located up to a cell
         assert doubles.numpy(out.masses).tolist() == [0, 0]
     out = density(doubles, HINGE, eta, grid, loss, (0.5, 1.0))
     masses = doubles.numpy(out.masses)
@@ -160,7 +161,7 @@ def test_density_in_the_plane_from_a_sample(doubles: Arrays) -> None:
     out = worst_case_density(first, z, Ball(2, 1.0), eta, ENTROPIC, at=points, n_samples=20_000, rng=rng(1))
     exact = np.exp(at[:, 0] / eta) / (2 * pi * eta * float(mpmath.besseli(1, 1 / eta)))
     exact[3] = 0  # outside
-    # The density is off by the relative error of the sample's mean of exp(x/eta): std/mean < 1, z = 4.75.
+    # The density has the relative error of the sample's mean of exp(x/eta): std/mean < 1, z = 4.75.
     assert doubles.numpy(out.density) == pytest.approx(exact, rel=4.75 / sqrt(20_000))
 
 
@@ -181,10 +182,10 @@ def test_draws_follow_the_density_on_a_line(arrays: Arrays) -> None:
         out = worst_case_sample(first, z, Ball(2, 0.5), eta, d, size=400, n_samples=200, rng=rng(2))
         x = arrays.numpy(out.points)[:, 0].astype(np.float64)
         assert stats.kstest(x, cdf).pvalue > LEVEL
-        # Draws are independent of their neighbours.
+        # Consecutive draws are independent.
         ranks = cdf(x) - 0.5
         assert abs(np.sum(ranks[1:] * ranks[:-1])) * 12 / sqrt(399) < stats.norm.isf(LEVEL / 2)
-        assert stats.kstest(x, lambda t, cdf=cdf: cdf(t + 0.1)).pvalue < LEVEL  # the test sees a shift
+        assert stats.kstest(x, lambda t, cdf=cdf: cdf(t + 0.1)).pvalue < LEVEL  # the test detects a shift
         assert out.points.dtype == arrays.dtype
 
 
@@ -206,7 +207,7 @@ def test_draws_do_not_depend_on_the_chunk(doubles: Arrays) -> None:
 
 
 def test_each_data_point_has_its_own_eta() -> None:
-    """A tiny eta at the second point: its draws are the largest of their samples."""
+    """With a tiny eta at the second point, its draws are the maxima of their samples."""
     z, eta = np.array([[0.5], [10.5]]), np.array([1e6, 1e-6])
     out = worst_case_sample(first, z, Ball(2, 0.5), eta, ENTROPIC, size=200, n_samples=200, rng=rng(5))
     x, index = out.points[:, 0], out.index

@@ -17,7 +17,7 @@ from tests.support.tilting_distributions import linear_value
 
 
 def test_weights_are_positive_and_sum_to_one(arrays: Arrays) -> None:
-    """On points of the ball; the coarse rule on a quarter of them."""
+    """All nodes lie in the ball; in the plane the coarse rule uses a quarter of them."""
     for z, norm in (
         (0.25, 1),
         ([3.0], 3),
@@ -47,8 +47,8 @@ def test_weights_are_positive_and_sum_to_one(arrays: Arrays) -> None:
             assert rule.points.dtype == rule.weights.dtype == rule.coarse.dtype == arrays.dtype
 
 
-def test_polynomials_on_a_line(doubles: Arrays) -> None:
-    """E x^k on [-1, 1] is 1/(k + 1) for even k: exact to degree 17, and to degree 9 by the coarse rule."""
+def test_rule_is_exact_for_polynomials_on_a_line(doubles: Arrays) -> None:
+    """E x^k on [-1, 1] is 1/(k + 1) for even k: exact up to degree 17, and 9 for the coarse rule."""
     for panels in (1, 3):
         rule = quadrature_rule(Ball(2, 1.0), doubles.asarray([0.0]), panels=panels)
         x = doubles.numpy(rule.points)[:, 0]
@@ -89,16 +89,16 @@ def test_entropic_risk_of_a_linear_loss_in_the_plane(arrays: Arrays) -> None:
     for norm in NORMS:
         out = robust_risk(loss, z, Ball(norm, 1.0), 1.0, ENTROPIC, method=Quadrature(panels=1))
         exact = float(linear_value(Ball(norm, 1.0), np.asarray(g), 1.0))
-        # One panel an eighth of a turn: twelve digits.
+        # One panel per eighth of a turn gives twelve digits.
         tol = 1e-12 + 8 * arrays.eps
         assert arrays.numpy(out.values) == pytest.approx(np.array([exact, exact + 3]), abs=tol)
         assert float(out.value) == pytest.approx(exact + 1.5, abs=tol)
-        # The error is that of the coarse rule, so it is larger.
+        # The estimated error is larger, because it belongs to the coarse rule.
         assert abs(float(out.value) - exact - 1.5) <= float(out.stderr) + 8 * arrays.eps
 
 
 UNIFORM: list[tuple[Divergence, float, float, float]] = [
-    # on U[0, 1]: the exact value, and what 16 panels make of the kink or the missing piece at the maximum
+    # on U[0, 1]: the exact value, and the error of 16 panels from the kink or the missing maximum
     (ENTROPIC, 1.0, log(exp(1) - 1), 0),
     (ENTROPIC, 0.2, 0.2 * log(0.2 * (exp(5) - 1)), 0),
     (QUADRATIC, 1.0, 13 / 24, 0),
@@ -125,13 +125,13 @@ def test_risk_of_uniform_losses(arrays: Arrays) -> None:
             )
             tol = 1e-12 + 10 * arrays.eps
             assert float(out.value) == pytest.approx(exact, abs=tol + kink), d.name
-            # At a kink the two rules may err alike: the estimate tells the order of the error.
+            # At a kink both rules may have similar errors: the estimate gives the order of magnitude.
             assert abs(float(out.value) - exact) <= (4 if kink else 1) * float(out.stderr) + tol
             assert float(out.stderr) <= tol + 20 * kink
             assert out.value.dtype == out.stderr.dtype == out.values.dtype == arrays.dtype
 
 
-def test_eta_index_and_chunk(doubles: Arrays) -> None:
+def test_eta_and_index_of_each_data_point_for_every_chunk(doubles: Arrays) -> None:
     z = doubles.asarray([[0.5], [1.5], [2.5]])
     shift = doubles.asarray([0.0, 10.0, 20.0])
     sizes: list[int] = []
@@ -151,8 +151,8 @@ def test_eta_index_and_chunk(doubles: Arrays) -> None:
         )
 
 
-def test_clip_and_scale_of_the_ball() -> None:
-    """Nodes beyond the box lie on its border: E min(x, 1) = 3/4 for x uniform on [0, 2]."""
+def test_clipped_ball_and_invalid_centres() -> None:
+    """Nodes outside the box are moved to its boundary: E min(x, 1) = 3/4 for x uniform on [0, 2]."""
     box = Ball(2, 1.0, clip=(0.0, 1.0))
     out = robust_risk(first, np.array([[1.0]]), box, 1.0, indicator(1.0), method=Quadrature(panels=2))
     assert float(out.value) == pytest.approx(0.75, abs=1e-15)

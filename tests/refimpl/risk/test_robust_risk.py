@@ -57,7 +57,7 @@ class Given:
 
 
 def oracle(f: Any, eta: float, name: str, p: Any) -> tuple[float, float]:
-    """(value, mu) of min over mu of E_p[mu + eta phi*((f - mu)/eta)], by a scalar minimiser."""
+    """(value, mu) of min over mu of E_p[mu + eta phi*((f - mu)/eta)], by a scalar minimizer."""
     conj = {"entropic": np.expm1, "quadratic": lambda s: np.maximum(s, 0) ** 2 / 2 + 0.5}[name]
     p = p / p.sum()
 
@@ -73,7 +73,7 @@ def oracle(f: Any, eta: float, name: str, p: Any) -> tuple[float, float]:
 @pytest.mark.parametrize("weights", ["none", "exact", "self-normalised"])
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 def test_every_field_on_known_losses(d: Divergence, weights: str, arrays: Arrays) -> None:
-    """Exact weights w change the losses to f + eta log w; self-normalised ones are a reference distribution."""
+    """Exact weights w change the losses to f + eta log w; self-normalised ones change the distribution."""
     draws = np.random.default_rng(0)
     f, log_w, eta = draws.uniform(size=(3, 41)), 0.5 * draws.normal(size=(3, 41)), 0.3
     z, distribution = fixed(f, arrays)
@@ -94,7 +94,7 @@ def test_every_field_on_known_losses(d: Divergence, weights: str, arrays: Arrays
         missing.append(value - low / 41)
         v, q = eta * conj((row - mu) / eta), q / q.sum()
         variances.append(np.sum(q**2 * (v - q @ v) ** 2) * 41 / 40)
-    # The oracle's minimiser knows mu to about 1e-7, and the variance as well.
+    # The oracle's minimizer determines mu, and so the variance, to about 1e-7.
     near: dict[str, Any] = {"rel": 1e-5, "abs": 20 * arrays.eps}
     assert arrays.numpy(out.values) == pytest.approx(np.array(values), **near)
     assert float(out.value) == pytest.approx(np.mean(values), **near)
@@ -115,7 +115,7 @@ def test_population_error_of_one_data_point_is_infinite() -> None:
     assert float(out.bias) == pytest.approx(log((1 + exp(1)) / 2) - 0.5, abs=1e-14)
 
 
-def test_large_eta_keeps_the_digits_of_the_error(arrays: Arrays) -> None:
+def test_standard_error_is_accurate_for_large_eta(arrays: Arrays) -> None:
     """The risk tends to the mean, whose standard error is known."""
     f = np.random.default_rng(1).uniform(size=(1, 50))
     z, distribution = fixed(f, arrays)
@@ -125,7 +125,7 @@ def test_large_eta_keeps_the_digits_of_the_error(arrays: Arrays) -> None:
         assert float(out.stderr) == pytest.approx(f.std(ddof=1) / sqrt(50), rel=1e3 * arrays.eps)
 
 
-def test_lower_bound_label(doubles: Arrays) -> None:
+def test_lower_bound_flag(doubles: Arrays) -> None:
     z = doubles.asarray(np.full((2, 1), 0.5))
     for d, eta, samples, label in [
         (ENTROPIC, 0.2, 400, False),
@@ -166,10 +166,10 @@ def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
         outs.append(robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, **at))
         assert max(loss.sizes) <= chunk
         assert sum(loss.sizes) == 5 * samples  # each point once
-        # At most the last piece of a tile is smaller, so few calls are made.
+        # Only the last piece of a tile is smaller, so few calls are made.
         assert len(loss.sizes) <= 5 * samples / min(chunk, 512) + 1 + 5 * samples / 1024 + 5
     for out in outs[1:]:
-        # Sums over rows of another layout are added up in another order.
+        # The order of summation depends on the layout of the rows.
         assert out.values == pytest.approx(outs[0].values, abs=1e-14)
         assert float(out.stderr) == pytest.approx(float(outs[0].stderr), rel=1e-13)
         assert float(out.bias) == pytest.approx(float(outs[0].bias), abs=1e-14)
@@ -215,8 +215,8 @@ def test_loss_of_another_library_is_rejected() -> None:
         robust_risk(lambda x, i: np.zeros(x.shape[0]), z, ball, 1.0, ENTROPIC, n_samples=2, rng=rng(0))
 
 
-def test_errors_scale_to_the_end_of_the_range() -> None:
-    """Risks and standard errors scale with the losses and eta: no square overflows."""
+def test_standard_errors_do_not_overflow() -> None:
+    """Risks and standard errors scale with the losses and eta."""
     z, ball = np.full((3, 1), 0.5), Ball(2, 0.5)
     for d in (ENTROPIC, indicator(0.75)):
         small, large = (
@@ -231,8 +231,8 @@ def test_errors_scale_to_the_end_of_the_range() -> None:
     assert float(tiny.stderr) == float(large.stderr)  # it does not depend on eta
 
 
-def test_losses_near_the_end_of_the_range() -> None:
-    z = np.array([0.0, 3e38], dtype=np.float32)  # data points that are numbers
+def test_losses_near_overflow() -> None:
+    z = np.array([0.0, 3e38], dtype=np.float32)  # scalar data points
     risk = robust_risk(lambda x, i: x, z, Ball(1, 0.0), 1.0, ENTROPIC, n_samples=4, rng=rng(0))
     np.testing.assert_array_equal(risk.values, z)
     assert float(risk.bias) == 0
@@ -262,7 +262,7 @@ def test_gradients_are_taken_in_chunks() -> None:
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> None:
-    """From a few samples, with an eta for each data point; nothing is left to chance."""
+    """Tilted samples have no variance, with one eta per data point."""
     xp = doubles.xp
     slopes = np.array([[1.0, -2.0, 0.5], [0.0, 0.3, 0.0], [0.0, 0.0, 0.0]])
     etas = np.array([0.5, 0.05, 2.0])
@@ -287,8 +287,8 @@ def test_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> N
     assert risk.values.dtype == risk.stderr.dtype == doubles.dtype
 
 
-def test_self_normalised_weights_are_labelled() -> None:
-    """The entropic risk of x_1 in 784 dimensions, where they come out a half too high."""
+def test_self_normalised_weights_set_the_lower_bound_flag() -> None:
+    """The entropic risk of x_1 in 784 dimensions, where they overestimate it by half."""
     slope, ball, z = np.eye(784)[0], Ball(2, 1.0), np.zeros((1, 784))
 
     def risk(**how: Any) -> Any:

@@ -31,7 +31,7 @@ LINEAR = partial(linear_covering, K=2, d=2, Lambda=1.0, Psi=1.0, rho=0.1, varrho
 
 
 def brute(n: int, log_covering: Callable[[float], float]) -> float:
-    """inf over a grid of alpha, the integral by scipy in eps itself."""
+    """The infimum over a grid of alpha, with the integral in eps by scipy."""
     return min(
         8 * alpha + 24 / sqrt(n) * integrate.quad(lambda e: sqrt(log_covering(e)), alpha, 1, limit=500)[0]
         for alpha in np.exp(np.linspace(log(1e-7), 0, 300))
@@ -49,17 +49,17 @@ def brute(n: int, log_covering: Callable[[float], float]) -> float:
         (10, lambda eps: 2.0),
     ],
 )
-def test_infimum_over_alpha(n: int, log_covering: Callable[[float], float]) -> None:
+def test_bound_is_the_infimum_over_alpha(n: int, log_covering: Callable[[float], float]) -> None:
     bound = covering_bound(n, 0.1, log_covering)
     found, grid = bound.approximation + bound.complexity, brute(n, log_covering)
     assert found <= grid * (1 + 1e-9)
-    # Between grid points 5.5 % apart the bracket is flat to second order; 8e-7 is its first alpha.
+    # Grid points are 5.5 % apart, and the objective is flat to second order; 8e-7 is the first alpha.
     assert found >= grid * (1 - 4e-3) - 8e-7
     assert bound.approximation == 8 * bound.alpha
 
 
 @pytest.mark.parametrize(("A", "n"), [(1.0, 1000), (0.04, 500), (25.0, 10**6)])
-def test_closed_form_of_a_power(A: float, n: int) -> None:
+def test_power_law_covering_number_in_closed_form(A: float, n: int) -> None:
     """log N = A/eps^2: alpha = 3 sqrt(A/n), integral sqrt(A) log(1/alpha)."""
     bound = covering_bound(n, 0.05, lambda eps: A / eps**2)
     alpha = 3 * sqrt(A / n)
@@ -75,11 +75,11 @@ def test_covering_numbers_that_jump() -> None:
     bound = covering_bound(10_000, 0.1, lambda eps: log(np.ceil(max(0.5 / eps, 1) * (1 - 1e-15))))
     edges = [1.0, *(0.5 / k for k in range(1, 200_000))]  # log N = log(k + 1) on (1/(2 (k+1)), 1/(2 k))
     exact = sum((edges[k] - edges[k + 1]) * sqrt(log(k + 1)) for k in range(1, len(edges) - 1))
-    exact += edges[-1] * sqrt(log(2e5))  # the rest, up to its slow growth
+    exact += edges[-1] * sqrt(log(2e5))  # the remainder, neglecting its slow growth
     assert bound.complexity == pytest.approx(24 / 100 * exact, rel=1e-6)
 
 
-def test_finite_class_and_the_ends_of_alpha() -> None:
+def test_finite_class_and_extreme_alpha() -> None:
     """A constant log N has alpha = 0; a steep one has alpha = 1, where the bound is 8."""
     bound = covering_bound(20_000, 0.1, lambda eps: log(33))
     assert bound.alpha == 0
@@ -135,7 +135,7 @@ def test_gradient_of_the_ramp_loss() -> None:
     assert logits.grad.tolist() == [[-2.0, 2.0, 0.0], [0.0] * 3, [0.0] * 3]
 
 
-def test_risk_is_the_robust_risk() -> None:
+def test_regularized_adversarial_risk_is_the_robust_risk() -> None:
     found, expected = (
         risk(
             lambda x, i: x[:, 0],
@@ -199,7 +199,11 @@ def test_bad_arguments() -> None:
         (lambda: ramp(varrho=0.0), ValueError, "varrho is 0.0; expected a positive number"),
         (lambda: generalization_bound(1.1, BOUND), ValueError, "risk is 1.1; expected a number in [0, 1]"),
         (lambda: generalization_bound("a", BOUND), TypeError, "risk is 'a'; expected a number in [0, 1]"),
-        (lambda: generalization_bound(0.5, 0.1), TypeError, "bound is 0.1; expected what covering_bound"),
+        (
+            lambda: generalization_bound(0.5, 0.1),
+            TypeError,
+            "bound is 0.1; expected a result of covering_bound",
+        ),
         *(
             (lambda x=x: sampled_risk(lambda z, i: np.full_like(z[:, 0], x)), ValueError, "values in [0, 1]")
             for x in (-0.1, 1.5, nan)

@@ -1,4 +1,4 @@
-"""The plans against the bounds of the two theorems, recomputed, and their constants by enumeration."""
+"""Plans against recomputed bounds of the two theorems, and their constants by enumeration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ESTIMATORS = (SG, RTMLMC)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_convex_plan_is_that_of_the_theorem(estimator: Any) -> None:
+def test_convex_plan_follows_the_theorem(estimator: Any) -> None:
     """Theorem 1: the lowest level with 2^L >= 4 G/delta, then the fewest steps with a bound of delta."""
     for level, delta, lipschitz, diameter, idf, chi_square in (
         (7, 0.1, 1.0, 1.0, 2.0, 0.25),
@@ -61,7 +61,7 @@ def test_known_plans() -> None:
     assert plan.evaluations == 0
     for k in range(1, 20):  # the level of a power of two is not rounded up
         assert convex(4.0 / 2**k, idf=1.0, estimator=SG).estimator.level == k
-    # D M/delta is a whole number up to rounding, and T = (D M/delta)^2 may fall short by one.
+    # D M/delta is an integer up to rounding, and T = (D M/delta)^2 may be too small by one.
     for n, delta in product(range(2, 60), (0.102, 0.247, 0.456, 0.482, 0.936)):
         plan = convex(delta, diameter=delta * n, idf=0.0, estimator=SG)
         assert plan.bound <= delta
@@ -100,11 +100,11 @@ def test_nonconvex_plan_meets_the_theorem(
         assert plan.batch == 1
     assert plan.bound == pytest.approx(true, rel=1e-10)
     assert plan.bound <= target * (1 + 1e-15)
-    # the shares: at most a quarter for the bias, and a level less would take more
+    # The bias has at most a quarter of the bound, and one level less would exceed it.
     share = (2 if constrained else 1) * bias
     assert share <= target / 4 * (1 + 1e-12)
     assert top == 0 or 4 * share > target / 4
-    # and nothing is wasted: a tenth less would not do, where rounding is less than that
+    # A tenth fewer steps would not suffice, where rounding is smaller than that.
     if constrained and min(plan.steps, plan.batch) >= 20:
         assert share + 2 * (8 * S * bound / (0.9 * plan.steps) + 6 * moment / plan.batch) > target
         assert share + 2 * (8 * S * bound / plan.steps + 6 * moment / (0.9 * plan.batch)) > target
@@ -138,7 +138,7 @@ def test_bad_constants(plan: Any, name: str) -> None:
         plan(**{name: "x"})
 
 
-SMALL = "eta is too small: bound/eta = 1000; expected at most 700"
+SMALL = "eta is too small: bound/eta = 1000, and .* expected at most 700"
 
 
 def test_bad_arguments() -> None:
@@ -158,10 +158,14 @@ def test_bad_arguments() -> None:
         ),
         (lambda: nonconvex(constrained=1), TypeError, "constrained is 1; expected True or False"),
         (lambda: gradient_bias(-1, lipschitz=1.0, bound=1.0, eta=1.0), ValueError, "level is -1; expected"),
-        (lambda: chi_square_bound("x", 1.0, 1.0), TypeError, "divergence is 'x'; expected a Divergence"),
+        (lambda: chi_square_bound("x", 1.0, 1.0), ValueError, "divergence is 'x'; expected one of"),
         (lambda: chi_square_bound(ENTROPIC, -1.0, 1.0), ValueError, "bound is -1.0; expected a finite"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 0.0), ValueError, "eta is 0.0; expected a positive number"),
-        (lambda: chi_square_bound(HINGE, 1.0, 1.0), ValueError, "no bound is known; expected ENTROPIC, QUAD"),
+        (
+            lambda: chi_square_bound(HINGE, 1.0, 1.0),
+            ValueError,
+            "is hinge; expected entropic, quadratic or ind",
+        ),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 1e-3), ValueError, SMALL),
         (lambda: nonconvex(eta=1e-3), ValueError, SMALL),
         (lambda: chi_square_bound(QUADRATIC, 1.0, 1e-200), ValueError, "expected bound/eta of at most 1e150"),
@@ -205,13 +209,13 @@ def test_corners_of_the_range_give_a_plan_or_an_error(estimator: Any) -> None:
 
 
 def test_second_moment_in_closed_form() -> None:
-    for top in range(4):  # a loss that ignores the perturbation: level 0 alone
+    for top in range(4):  # a loss independent of the perturbation: only level 0
         assert gradient_second_moment(RTMLMC(top), 1.0, 0.0) == pytest.approx(2 - 2.0**-top, rel=1e-14)
     assert gradient_second_moment(SG(5), 3.0, inf) == 9.0
     assert gradient_second_moment(RTMLMC(4), 3.0, 0.5) == pytest.approx(
         9 * gradient_second_moment(RTMLMC(4), 1.0, 0.5)
     )
-    # without a C every level counts with 2^l: (2 - 2^-L)(2^(L+1) - 1)
+    # For infinite C every level contributes 2^l: (2 - 2^-L)(2^(L+1) - 1)
     assert gradient_second_moment(RTMLMC(4), 1.0, inf) == pytest.approx((2 - 1 / 16) * 31)
     assert gradient_second_moment(RTMLMC(4), 1.0, 15.0) == gradient_second_moment(RTMLMC(4), 1.0, inf)
     assert gradient_second_moment(RTMLMC(4), 1.0, 14.0) < gradient_second_moment(RTMLMC(4), 1.0, inf)
@@ -219,7 +223,7 @@ def test_second_moment_in_closed_form() -> None:
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 1.9, 2.0, 2.1, 8.0])
 def test_chi_square_bound(ratio: float) -> None:
-    """The largest (b - 1)(1 - a) over two losses 0 and B, of which the larger has probability q."""
+    """The largest (b - 1)(1 - a) over two losses 0 and B, where B has probability q."""
     q = np.linspace(1e-4, 1 - 1e-4, 200_001)
     soft = np.exp(ratio) / (q * np.exp(ratio) + 1 - q)  # the ratio of the larger, and of the smaller
     worst = np.max((soft - 1) * (1 - soft * np.exp(-ratio)))

@@ -1,4 +1,4 @@
-"""The regularisers of Section 4 against closed forms, quadrature of scipy and the paper's limits."""
+"""The regularizers of Section 4 against closed forms, scipy's quadrature and the paper's limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from phiball.refimpl.theory import r1, r2, r3, surrogate, surrogate_estimate
 from tests.support.arrays import Arrays
 from tests.support.divergences import anonymous, name_of, select
 
-# The oracle: min over mu by a search, E by adaptive quadrature, conjugates written out.
+# The oracle: a search over mu, adaptive quadrature, and explicit conjugates.
 
 CONJUGATES: dict[str, tuple[Divergence, Callable[[Any], Any], float, float]] = {
     # name: (divergence, phi*, where phi* has its kink, recession)
@@ -61,7 +61,7 @@ def oracle(t: float, d: int, conj: Callable[[Any], Any], kink: float, recession:
     return min(float(found.fun), dual(low) if recession < inf else inf)
 
 
-# scipy warns at the pole of phi*, to which the search for mu comes close.
+# scipy warns near the pole of phi*.
 @pytest.mark.filterwarnings("ignore::scipy.integrate.IntegrationWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", CONJUGATES)
 def test_every_divergence_on_an_l2_ball(name: str) -> None:
@@ -69,7 +69,7 @@ def test_every_divergence_on_an_l2_ball(name: str) -> None:
     for d, t in ((1, 0.4), (1, 40.0), (2, 3.0), (2, 40.0), (7, 0.4), (7, 3.0)):
         g = np.full((1, d), t / sqrt(d))
         value = float(surrogate(g, Ball(2, 1.0), 1.0, divergence)[0])
-        # The oracle's own quadrature and search leave about this much.
+        # The accuracy of the oracle's quadrature and search.
         assert value == pytest.approx(oracle(t, d, conj, kink, recession), rel=2e-9, abs=2e-9), (d, t)
 
 
@@ -84,18 +84,18 @@ def log_mgf(t: float, d: int) -> float:
 
 @pytest.mark.parametrize("d", [1, 3, 20, 784])
 def test_quadrature_in_high_dimension_and_for_extreme_eta(d: int) -> None:
-    """The known entropic risk, for a twin that the closed form does not recognise."""
+    """The known entropic risk, for a copy that the closed form does not recognize."""
     twin = CONJUGATES["entropic twin"][0]
     for t in (1e-4, 0.1, 1.0, 30.0, 300.0):
         value = float(surrogate(np.eye(1, d), Ball(2, t), 1.0, twin)[0])
-        # phi* of size t is rounded, and the risk is t^2/(2 (d + 2)) where t is small.
+        # phi* is rounded at size t, while the risk is t^2/(2 (d + 2)) for small t.
         assert value == pytest.approx(log_mgf(t, d), rel=1e-10, abs=1e-14 * t)
 
 
 def test_peak_missed_by_the_quadrature_raises() -> None:
     twin = CONJUGATES["entropic twin"][0]
     for d, t in ((784, 1e4), (10_000, 5e3)):
-        with pytest.raises(ValueError, match=rf"is my entropic and .* in {d} dimensions, a worst case too"):
+        with pytest.raises(ValueError, match=rf"of the my entropic divergence .* in {d} dimensions is too"):
             surrogate(np.array([1.0, 1e-9])[:, None] * np.eye(1, d), Ball(2, t), 1.0, twin)
         assert float(surrogate(np.eye(1, d), Ball(2, t), 1.0, ENTROPIC)[0]) < t
 
@@ -157,7 +157,7 @@ def test_quadratic_equals_r3_on_a_small_ball(doubles: Arrays) -> None:
             np.testing.assert_allclose(value, same, rtol=1e-14)
 
 
-def test_batches_of_images_and_eta_for_each(doubles: Arrays) -> None:
+def test_images_and_one_eta_per_data_point(doubles: Arrays) -> None:
     values, etas, ball = np.random.default_rng(2).normal(size=(3, 2, 4)), [0.1, 1.0, 10.0], Ball(2, 0.5)
     g, eta = doubles.asarray(values), doubles.asarray(etas)
     for divergence in select(core=True):
@@ -204,7 +204,7 @@ def test_r3_for_another_curvature() -> None:
 
 @pytest.mark.parametrize("d", [QUADRATIC, ABSOLUTE, HINGE, cressie_read(1.5), cressie_read(3)], ids=name_of)
 def test_range_far_beyond_eta_gives_the_maximum_or_an_error(d: Divergence) -> None:
-    """Never a value above the largest loss, which is the limit for a small eta."""
+    """The value never exceeds the largest loss, its limit for small eta."""
     for radius in (1e3, 1e30, 1e60, 1e140, 1e160, 1e200, 1e300):
         try:
             value = float(surrogate(np.ones((1, 1)), Ball(1, radius), 1.0, d)[0])
@@ -212,10 +212,10 @@ def test_range_far_beyond_eta_gives_the_maximum_or_an_error(d: Divergence) -> No
             value = inf
         if radius < 1e80 or value < inf:
             assert 0.5 * radius < value <= radius * (1 + 1e-9), radius
-    with pytest.raises(ValueError, match="too narrow for quadrature; expected a larger eta"):
+    with pytest.raises(ValueError, match="too narrow for quadrature: increase eta"):
         surrogate(np.ones((1, 1)), Ball(1, 1e140), 1.0, cressie_read(1.5))
     for norm in (1, 2):
-        with pytest.raises(ValueError, match="beyond the range of the dtype; expected a larger eta"):
+        with pytest.raises(ValueError, match="eta overflows: increase eta"):
             surrogate(np.full((1, 1), 1e308), Ball(norm, 2.0), 1.0, d)
 
 
@@ -252,7 +252,7 @@ def test_bad_arguments() -> None:
         ),
         (lambda: value_of(G, Ball(1, 1.0), 1.0, QUADRATIC), ValueError, "rho ||g||_*/eta reaches 2 > 1"),
         (lambda: value_of(ball=Gaussian(1.0)), TypeError, "ball is Gaussian(std=1.0); expected a Ball"),
-        (lambda: value_of(ball=BOX), ValueError, "expected one without clip"),
+        (lambda: value_of(ball=BOX), ValueError, "expected no clip"),
         (lambda: value_of(eta=0.0), ValueError, "eta is 0.0; expected a positive"),
         (lambda: value_of(eta=np.ones(3)), ValueError, "eta has shape (3,); expected a number"),
         (lambda: value_of(divergence="kl2"), ValueError, "divergence is 'kl2'; expected one of"),
@@ -267,7 +267,7 @@ def test_bad_arguments() -> None:
         (lambda: r3(G, BALL, 1.0, indicator(0.5)), ValueError, "with phi''(1) = 0"),
         (lambda: estimate(n_samples=0), ValueError, "n_samples is 0; expected a whole number of at least 1"),
         (lambda: estimate(rng=1.5), TypeError, "rng is 1.5; expected a whole number"),
-        (lambda: estimate(reference=BOX), ValueError, "expected one without clip"),
+        (lambda: estimate(reference=BOX), ValueError, "expected no clip"),
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=re.escape(message)):

@@ -1,4 +1,4 @@
-"""Gradients of the regularisers in torch, and training with them."""
+"""Gradients of the regularizers in torch, and training with them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_gradients_of_r1_r2_r3(norm: float) -> None:
     assert_differentiates(lambda g: r3(g, ball, 0.7, cressie_read(0)), g)
 
 
-def test_gradients_of_the_estimate_and_of_one_number_per_point() -> None:
+def test_gradients_of_the_estimate_and_of_scalar_points() -> None:
     g = tensor([[1.0, -0.5], [0.3, 2.0]])
     for d in (QUADRATIC, HINGE):
         assert_differentiates(
