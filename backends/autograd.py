@@ -18,7 +18,7 @@ def input_gradient(
 
     Arguments:
     - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), each of which depends on its own x
-      alone. Batch normalisation in training mode mixes the points: the gradient is then that of the sum.
+      alone. Batch normalisation in training mode mixes the points: the result is then the gradient of the sum.
     - `x` (k, ...): a floating-point tensor, which is not modified.
     - `i` (k,): the index of the data point that each x comes from, passed on to `loss`.
     - `create_graph`: True keeps the graph, so that a function of the gradients can be trained.
@@ -141,7 +141,7 @@ def differentiable_solve(
 
     Arguments:
     - `kind`, `parameters`: kind(*parameters) is the rule, with the methods `validate`, `solve`, `jvp` and
-      `vjp` of `phiball.backends.implicit.Rule`.
+      `vjp` of `phiball.backends.implicit_differentiation.Rule`.
     - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
 
     Returns the result of the rule's `solve`. All entries but the fourth, the gap, carry derivatives, in all
@@ -160,9 +160,9 @@ def differentiable_solve(
     >>> f.grad.tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    from phiball.backends import implicit  # imports torch, which is optional
+    from phiball.backends import implicit_differentiation  # imports torch, which is optional
 
-    return implicit.solve_by_rule(kind, parameters, losses, eta, p)
+    return implicit_differentiation.solve_by_rule(kind, parameters, losses, eta, p)
 
 
 def weighted_sum(weights: Array, losses: Array) -> Array:

@@ -12,7 +12,13 @@ import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary import exponential_less, log1p_above, log_normal, log_sinhc, sin_pi
+from phiball.backends.numba.elementary_functions import (
+    exponential_less,
+    log1p_above,
+    log_normal,
+    log_sinhc,
+    sin_pi,
+)
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 

@@ -15,7 +15,7 @@ import numpy as np
 from numba import float64
 
 from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary import exponential_less
+from phiball.backends.numba.elementary_functions import exponential_less
 from phiball.backends.numba.primitives import (
     BLOCK,
     EPS,

@@ -8,7 +8,7 @@ import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary import exponential_less
+from phiball.backends.numba.elementary_functions import exponential_less
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 

@@ -26,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-app.command(epilog="Example: phiball verify --section 3 --out results/verify")(verify)
+app.command(epilog="Example: phiball verify --section 3")(verify)
 app.command(epilog="Example: phiball report mymodels:network --data test.npz --norm l2 --radii 0:1:9")(report)
 app.add_typer(bench.app, name="bench", epilog="Example: phiball bench inner --quick")
 app.add_typer(run.app, name="run", epilog="Example: phiball run worst-case --scale smoke")

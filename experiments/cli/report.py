@@ -45,7 +45,7 @@ def report(
     ] = Path("report.html"),
 ) -> None:
     """Measure the errors of models under perturbations; the same command resumes a killed run."""
-    from phiball.backends.parallel import check_cluster, cluster
+    from phiball.backends.workers import check_cluster, cluster
     from phiball.experiments.robustness import robustness_report
 
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does

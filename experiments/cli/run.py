@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from phiball.backends.distributed import started_by_torchrun
+from phiball.backends.process_group import started_by_torchrun
 from phiball.experiments.cli.errors import usage_errors
 from phiball.experiments.cli.options import Address, Engine, NJobs, Seed
 from phiball.experiments.framework.config import kind_of
@@ -90,7 +90,7 @@ def _command(study: Study[Any]) -> Any:
         ] = False,
         **texts: Any,
     ) -> None:
-        from phiball.backends.parallel import check_cluster, cluster
+        from phiball.backends.workers import check_cluster, cluster
         from phiball.experiments.framework.outputs import task_list
         from phiball.experiments.framework.shards import Shard
         from phiball.experiments.framework.study_runs import ShardDoneError

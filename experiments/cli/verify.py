@@ -58,7 +58,7 @@ def verify(
     ] = None,
 ) -> None:
     """Check the statements of the paper, and write a report (HTML, Markdown and JSON)."""
-    from phiball.backends.parallel import check_cluster, cluster
+    from phiball.backends.workers import check_cluster, cluster
     from phiball.verification.framework import suite
     from phiball.verification.report import errata as errata_file
     from phiball.verification.report import record as runs

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from phiball.backends import Rng, rng
-from phiball.backends.distributed import from_first, process_group
 from phiball.backends.files import lock, read_json, write_whole
-from phiball.backends.parallel import on_cluster, run_tasks
+from phiball.backends.process_group import from_first, process_group
 from phiball.backends.progress import Update, silent
 from phiball.backends.provenance import differences, origin, provenance
+from phiball.backends.workers import on_cluster, run_tasks
 from phiball.experiments.framework.compute import compute_row, read_files, write_files
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_run_report, write_table

@@ -75,7 +75,7 @@ def robustness_report(
     - `cache`: a folder for the results of batches, from which the same call resumes; it needs `rng`. A
       model with other outputs is measured again.
     - `n_jobs`: the number of processes, with joblib's meaning; None measures in this process.
-      `phiball.backends.parallel.cluster` selects a Dask or Ray cluster.
+      `phiball.backends.workers.cluster` selects a Dask or Ray cluster.
     - `progress`: show a progress bar.
 
     Returns a `RobustnessReport`. Torch modules are run in evaluation mode and restored. Attacks give lower
@@ -287,7 +287,7 @@ def _measure_tasks(
         for task in tasks:
             yield task, measure_task(task.model, task.x, task.y, threat, settings, task.rng)
         return
-    from phiball.backends.parallel import run_tasks  # joblib is optional
+    from phiball.backends.workers import run_tasks  # joblib is optional
 
     dumps: dict[str, bytes] = {}
     sent: dict[int, BatchTask] = {}

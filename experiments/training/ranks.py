@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from phiball.backends import Array, Rng
-from phiball.backends.distributed import from_first, in_process_group
+from phiball.backends.process_group import from_first, in_process_group
 
 
 @dataclass(frozen=True)

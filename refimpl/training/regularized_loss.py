@@ -24,7 +24,7 @@ from phiball.backends import (
     weighted_sum,
     without_gradient,
 )
-from phiball.backends.distributed import in_process_group, synchronised_once
+from phiball.backends.process_group import in_process_group, synchronised_once
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw_points, rechunk

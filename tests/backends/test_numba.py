@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import backend
-from phiball.backends.numba import elementary
+from phiball.backends.numba import elementary_functions as elementary
 from phiball.backends.numba import solve as numba_solve
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read, indicator, worst_case
 from phiball.refimpl.inner import dual_value, primal_value

@@ -207,7 +207,7 @@ def run_claims(
     if n_jobs is None or len(chosen) == 1:
         outcomes = ((index, _run_claim(claim, *settings)) for index, claim in enumerate(chosen))
     else:
-        from phiball.backends.parallel import run_tasks  # joblib is optional
+        from phiball.backends.workers import run_tasks  # joblib is optional
 
         tasks = [(folder, claim.statement.__module__, claim.name, *settings) for claim in chosen]
         outcomes = run_tasks(_run_in_worker, tasks, n_jobs=n_jobs)

@@ -84,7 +84,7 @@ def test_missing_package_is_named_with_its_extra(
     for name in ("attacks", "estimators", "training"):
         fails(1, "needs torch, which is not installed: pip install 'phiball[bench]'", "bench", name)
     monkeypatch.setitem(sys.modules, "joblib", None)
-    monkeypatch.delitem(sys.modules, "phiball.backends.parallel")
+    monkeypatch.delitem(sys.modules, "phiball.backends.workers")
     fails(1, "needs joblib, which is not installed: pip install 'phiball[", "run", "worst-case")
 
 

@@ -23,8 +23,8 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
 from phiball.backends import backend  # noqa: E402
-from phiball.backends.parallel import LOST, _call, cluster, run_tasks  # noqa: E402
 from phiball.backends.provenance import check_origin, provenance  # noqa: E402
+from phiball.backends.workers import LOST, _call, cluster, run_tasks  # noqa: E402
 from phiball.experiments.framework.study_runs import run_study  # noqa: E402
 from phiball.experiments.robustness import AttackSettings, robustness_report  # noqa: E402
 from phiball.experiments.robustness.report_formats import report_csv  # noqa: E402
