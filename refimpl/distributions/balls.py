@@ -90,7 +90,7 @@ class Ball(Geometry):
 
         Arguments:
         - `mask`: booleans or numbers that broadcast to a point, or to the data points (N,) + event: for
-          padded sequences, one mask per data point. The radius remains that of the whole point.
+          padded sequences, one mask per data point. The radius applies to the whole point.
 
         >>> import numpy as np
         >>> from phiball import Ball

@@ -49,7 +49,7 @@ class Gaussian:
     ) -> tuple[Array, Array]:
         """Draw `n_samples` points x + b around each x, with density proportional to normal times exp(s.b).
 
-        This is the normal distribution around x + std^2 s. Arguments and results are those of
+        This is the normal distribution around x + std^2 s. Arguments and results are as in
         `Ball.sample_tilted`. Raises ValueError if std^2 |s|^2 overflows.
         """
         batch, event = split(x, event_ndim, "x")

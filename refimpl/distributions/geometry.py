@@ -111,8 +111,8 @@ class Geometry:
 
         Arguments:
         - `points`, `x`, batch + event: points and centres, which broadcast. The norm must be 1, 2 or inf.
-          With `feature_scale`, distances are those of points/feature_scale, and coordinates of scale 0 become
-          those of x.
+          With `feature_scale`, distances are measured in points/feature_scale, and fixed coordinates are set
+          to x.
 
         With `clip` the result is then clipped to the box, which keeps it in the ball. For norm inf this is
         the projection onto the intersection, for other norms a point of the intersection.

@@ -65,7 +65,7 @@ def worst_case_density(
     - `at` (K,) + event: the points. The loss is called for those in the ball around each data point.
     - `reference`: a `Ball` without clip and feature_scale, with a positive radius.
     - `n_samples`: the number of points of each ball from which mu_z is computed.
-    - The others are those of `robust_risk`.
+    - The other arguments are as in `robust_risk`.
 
     Returns `density` (K,), and the `atoms` with their `masses`. For a phi of finite recession (the absolute
     value, the hinge, Cressie-Read with k < 1) part of the mass may be an atom at the maximizer of f, which
@@ -227,7 +227,7 @@ def worst_case_sample(
     Arguments:
     - `size`: the number of points.
     - `n_samples`: the number of candidates per point.
-    - The others are those of `robust_risk`. The candidates of one point are held in memory at a time.
+    - The other arguments are as in `robust_risk`. The candidates of one point are held in memory at a time.
 
     Returns `points` (size,) + event, and `index` (size,), the data point from which each was moved.
 

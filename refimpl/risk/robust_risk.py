@@ -75,8 +75,8 @@ def robust_risk(
     - `rng`: a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
     - `chunk`: the largest number of points per call of the loss. It does not change the draws.
 
-    Returns an `Estimate` without a graph. The sampled problem is solved exactly. Its value on n points is too
-    low by at most G/(n+1) if f has a G-Lipschitz inverse distribution function (claim D12). `bias` is the
+    Returns an `Estimate` without a graph. The sampled problem is solved exactly. Its value on n points is
+    biased low by at most G/(n+1) if f has a G-Lipschitz inverse distribution function (claim D12). `bias` is the
     value on n points minus the mean value on their two halves. By duality the risk within a budget is the
     minimum over eta > 0 of eta r + R_eta, where R_eta is the risk at the price eta.
 

@@ -128,7 +128,7 @@ def regroup(
     """Pack pieces into chunks of at most `chunk` points, in order.
 
     Each comes as (piece, rows, size), with `rows` rows of `size` points; cut(piece, rows) selects rows. Rows
-    are never cut: a row larger than a chunk is a chunk of its own.
+    are never cut: a row larger than a chunk becomes one chunk.
     """
     held: list[Piece] = []
     room = chunk

@@ -156,7 +156,7 @@ def test_tiny_tilt_gives_uniform_samples(arrays: Arrays) -> None:
 def decay(norm: float, s: Any, b: Any) -> Any:
     """Uniform numbers, if the distance to the maximum of s.b is distributed as for a strong tilt.
 
-    At a corner of a polytope d edges meet, along each of which s.b falls exponentially: Gamma(d). At
+    At a corner of a polytope s.b decays exponentially along each of d edges: Gamma(d). At
     the pole of a sphere the density of the depth y is y^((d-1)/2) exp(-y): Gamma((d+1)/2).
     """
     top = {1: np.abs(s).max(), 2: sqrt(s @ s), inf: np.abs(s).sum()}[norm]

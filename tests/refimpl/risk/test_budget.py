@@ -144,7 +144,7 @@ def test_value_does_not_depend_on_the_chunk() -> None:
 
 
 def test_bias_and_population_error(doubles: Arrays) -> None:
-    """The bias is the value minus that of the halves; the data points are a sample of the population."""
+    """The bias is the value minus the mean value of the two halves."""
     for per_point in (False, True):
         out, first_half, second_half = (
             risk(doubles, QUADRATIC, 0.1, losses, per_point=per_point)
