@@ -29,7 +29,6 @@ def uniform(x: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
     return ball_points(g, rng.uniform(shape[:-1], like=x), x, norm, radius)
 
 
-@kernel
 def uniform_inf(x: Array, n: int, radius: float, rng: Rng) -> Array:
     """Draw the points of `uniform` for norm inf, one uniform number per coordinate."""
     return ball_points(rng.uniform((*x.shape[:-1], n, x.shape[-1]), like=x), None, x, inf, radius)
