@@ -18,7 +18,7 @@ def input_gradient(
 
     Arguments:
     - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), each of which depends on its own x
-      alone. Batch normalisation in training mode mixes the points: the result is then the gradient of the sum.
+      alone. Batch normalisation in training mode mixes the points: the result is the gradient of the sum.
     - `x` (k, ...): a floating-point tensor, which is not modified.
     - `i` (k,): the index of the data point that each x comes from, passed on to `loss`.
     - `create_graph`: True keeps the graph, so that a function of the gradients can be trained.

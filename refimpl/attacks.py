@@ -23,7 +23,7 @@ from phiball.backends import Array, Rng, array_namespace, as_rng, detach, to_sin
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.norms import check_overflow
 from phiball.refimpl.sampling.gradients import check_gradient, loss_gradients
-from phiball.refimpl.sampling.precision import in_single, rounded
+from phiball.refimpl.sampling.precision import half_to_single, to_half_like
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Distribution, Gradient, Loss
 from phiball.refimpl.validation import all_finite, valid_count, valid_number
@@ -63,12 +63,12 @@ def fgm(
     tensor([[ 0.3000, -0.4000]])
     """
     data = x
-    x, loss, gradient = in_single(x, loss, gradient)
+    x, loss, gradient = half_to_single(x, loss, gradient)
     x, i = _check_problem(gradient, x, ball)
     step = _valid_step(step, ball.radius if rng is None else 1.25 * ball.radius, x, ball)
     start = x if rng is None else white_noise(x, ball, rng=rng)
     _, g = _gradients(loss, gradient, start, i)
-    return rounded(_ascend(start, g, x, ball, step), data)
+    return to_half_like(_ascend(start, g, x, ball, step), data)
 
 
 def ifgm(
@@ -137,7 +137,7 @@ def pgm(
     True
     """
     data = x
-    x, loss, gradient = in_single(x, loss, gradient)
+    x, loss, gradient = half_to_single(x, loss, gradient)
     x, i = _check_problem(gradient, x, ball)
     valid_count("steps", steps)
     valid_count("restarts", restarts)
@@ -162,7 +162,7 @@ def pgm(
             points = _ascend(points, g, x, ball, step)
         if keep_best:
             best, value = _better(best, value, points, _losses(loss, points, i))
-    return rounded(best if keep_best else points, data)
+    return to_half_like(best if keep_best else points, data)
 
 
 def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
@@ -186,7 +186,7 @@ def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
     data, x = x, valid_data(to_single(x), name="x")
     if not callable(getattr(ball, "sample", None)):
         raise TypeError(f"ball is {ball!r}; expected a Ball, or a distribution with a sample method")
-    return rounded(ball.sample(x, 1, rng=as_rng(rng), event_ndim=x.ndim - 1)[:, 0, ...], data)
+    return to_half_like(ball.sample(x, 1, rng=as_rng(rng), event_ndim=x.ndim - 1)[:, 0, ...], data)
 
 
 def _random_start(x: Array, ball: Ball, rng: Rng) -> Array:

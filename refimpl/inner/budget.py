@@ -31,21 +31,19 @@ def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check:
     f = f / unit
     with ignore_float_warnings():
         if d.family in FAMILIES:
-            value, mu, weights, gap, eta = _on_the_curve(f, budget, p, d)
+            value, mu, weights, gap, eta = _solve_smooth(f, budget, p, d)
         elif d.family == "indicator":
             value, mu, weights, gap = solve(f, xp.ones_like(budget), p, d)
             eta = xp.zeros_like(budget)
         elif d.family in ("absolute", "hinge"):
-            value, mu, weights, gap, eta = _transport(f, budget, p, d)
+            value, mu, weights, gap, eta = _solve_kinked(f, budget, p, d)
         else:
-            value, mu, weights, gap, eta = _by_search(f, budget, p, d)
-        value, eta, mu, gap = (
-            (unit * v for v in (value, eta, mu, gap)) if unit != 1 else (value, eta, mu, gap)
-        )
+            value, mu, weights, gap, eta = _solve_by_search(f, budget, p, d)
+        if unit != 1:
+            value, eta, mu, gap = (unit * v for v in (value, eta, mu, gap))
         tiny = float(xp.finfo(dtype).smallest_normal)
-        eta = xp.where(
-            (eta > 0) & (eta < tiny), xp.full_like(eta, tiny), eta
-        )  # 0 would mean that the budget does not bind
+        # An eta that underflows to 0 would mean that the budget does not bind.
+        eta = xp.where((eta > 0) & (eta < tiny), xp.full_like(eta, tiny), eta)
         value, eta, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, eta, weights, gap))
         mu = cast_up(mu, dtype)
     if check:
@@ -57,7 +55,7 @@ def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check:
     return value, mu, weights, gap, eta
 
 
-def _on_the_curve(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
+def _solve_smooth(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
     """Solve for a smooth divergence, by the worst case at the price that uses the whole budget."""
     xp = array_namespace(f)
     c = centred(d)
@@ -92,7 +90,7 @@ def _on_the_curve(f: Array, budget: Array, p: Array | None, d: Divergence) -> So
     return top + bound, mu, weights, gap, eta
 
 
-def _transport(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
+def _solve_kinked(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
     """Solve for the absolute value and the hinge: mass moves from the smallest losses to the largest."""
     xp = array_namespace(f)
     distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
@@ -128,14 +126,16 @@ def smallest_charged(g: Array, p: Array, moved: Array) -> Array:
     return xp.min(xp.where(kept, ranked, xp.zeros_like(g)), axis=-1)
 
 
-def _by_search(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
+def _solve_by_search(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
     """Solve for a divergence given by its functions, by a search over prices."""
     xp = array_namespace(f)
     m = f.shape[-1]
     uniform = xp.full_like(f, 1 / m)
     top, g = shifted(f, uniform if p is None else p)
     distribution = None if p is None else xp.reshape(p, (-1, 1, m))
-    found = spend(xp.reshape(g, (-1, 1, m)), xp.reshape(budget, (-1,)), distribution, centred(d))
+    found = solve_shared_budget(
+        xp.reshape(g, (-1, 1, m)), xp.reshape(budget, (-1,)), distribution, centred(d)
+    )
     eta, upper, lower, idle = (
         xp.reshape(x, budget.shape) for x in (found.eta, found.upper, found.lower, found.idle)
     )
@@ -153,7 +153,7 @@ def _by_search(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solut
     return value, mu, weights, gap, xp.where(idle, xp.zeros_like(eta), eta)
 
 
-class Budgeted(NamedTuple):
+class SharedBudget(NamedTuple):
     """The optimum of each problem under a budget on the mean divergence of its rows.
 
     - `eta` (problems,): the multiplier; `upper` and `lower` bound the mean expected loss.
@@ -178,8 +178,8 @@ class _Side(NamedTuple):
     weights: Array
 
 
-def spend(f: Array, budget: Array, p: Array | None, c: Divergence) -> Budgeted:
-    """Maximise the mean expected loss of f (problems, rows, m) under a budget, for a centred phi.
+def solve_shared_budget(f: Array, budget: Array, p: Array | None, c: Divergence) -> SharedBudget:
+    """Maximise the mean expected loss of f (problems, rows, m), with one budget per problem; phi is centred.
 
     The optimum lies between a price whose worst case exceeds the budget (`far`) and one whose worst case
     meets it (`near`). The mixture of the two that just meets the budget gives a lower bound. It equals the
@@ -233,7 +233,7 @@ def spend(f: Array, budget: Array, p: Array | None, c: Divergence) -> Budgeted:
             exact = closer & (miss <= 16 * eps * budget)
             lower = xp.where(exact, side.gain, lower)
             weights = xp.where(exact[:, None, None], side.weights, weights)
-    return Budgeted(eta, upper, lower, weights, idle)
+    return SharedBudget(eta, upper, lower, weights, idle)
 
 
 def _at(f: Array, eta: Array, p: Array | None, distribution: Array, c: Divergence) -> _Side:

@@ -13,8 +13,8 @@ from phiball.backends import Array, array_namespace, as_rng, detach, device, to_
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Block, Data, StreamLoss, blocks, is_stream
-from phiball.refimpl.sampling.precision import in_single, rounded
-from phiball.refimpl.sampling.streaming import CHUNK, evaluated, in_rows, joined, tiles
+from phiball.refimpl.sampling.precision import half_to_single, to_half_like
+from phiball.refimpl.sampling.streaming import CHUNK, concat, evaluate_chunks, regroup_rows, sample_tiles
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
 
@@ -60,9 +60,9 @@ class AdversarialRisk:
             raise ValueError(f"parts is {parts!r}; expected results of adversarial_risk, at least one")
         points = [part.points for part in parts if part.points is not None]
         values, sampled, attacked = (
-            joined([getattr(part, name) for part in parts]) for name in ("values", "sampled", "attacked")
+            concat([getattr(part, name) for part in parts]) for name in ("values", "sampled", "attacked")
         )
-        where = joined(points) if len(points) == len(parts) else None
+        where = concat(points) if len(points) == len(parts) else None
         return AdversarialRisk(array_namespace(values).mean(values), values, where, sampled, attacked)
 
 
@@ -109,7 +109,7 @@ def adversarial_risk(
     if stream:
         whole = StreamLoss(loss)
     else:
-        x, whole = in_single(x, loss)
+        x, whole = half_to_single(x, loss)
     tops: list[tuple[Array, ...]] = []
     tried: list[tuple[Array, Array]] = []
 
@@ -117,29 +117,29 @@ def adversarial_risk(
         for block in blocks(x, ball, n, chunk, loss=loss, evaluate=attack is not None):
             if isinstance(whole, StreamLoss):
                 whole.add(block)
-            yield from tiles(block.x, block.i, ball, n, rng)
+            yield from sample_tiles(block.x, block.i, ball, n, rng)
             if attack is not None:
                 candidates = _attacked(attack, loss, block, ball, like=block.x if stream else data)
-                found = [f for _, _, f in evaluated(whole, [(candidates, block.i)], chunk)]
-                tried.append((candidates[:0, ...] if stream else candidates, joined(found)))
+                found = [f for _, _, f in evaluate_chunks(whole, [(candidates, block.i)], chunk)]
+                tried.append((candidates[:0, ...] if stream else candidates, concat(found)))
 
-    pieces = evaluated(whole, drawn(), chunk)
-    for points, f in in_rows(((points, f) for points, _, f in pieces), n):
+    pieces = evaluate_chunks(whole, drawn(), chunk)
+    for points, f in regroup_rows(((points, f) for points, _, f in pieces), n):
         where, top = highest(points, f)
         tops.append((where[:0, ...] if stream else where, top))
-    points, sampled = (joined(list(column)) for column in zip(*tops, strict=True))
+    points, sampled = (concat(list(column)) for column in zip(*tops, strict=True))
     xp = array_namespace(sampled)
     attacked = xp.full_like(detach(sampled), -xp.inf)
     values = sampled
     if attack is not None:
-        candidates, attacked = (joined(list(column)) for column in zip(*tried, strict=True))
+        candidates, attacked = (concat(list(column)) for column in zip(*tried, strict=True))
         better = attacked > sampled
         values = xp.where(better, attacked, sampled)
         if not stream:
             points = xp.where(xp.reshape(better, (-1,) + (1,) * (points.ndim - 1)), candidates, points)
     if not xp.all(xp.isfinite(values)) or xp.any(xp.isnan(attacked)):
         raise ValueError("loss(x, i) contains NaN or infinity; expected finite numbers")
-    where = None if stream else rounded(points, data)
+    where = None if stream else to_half_like(points, data)
     return AdversarialRisk(xp.mean(values), values, where, sampled, attacked)
 
 
@@ -155,7 +155,7 @@ def highest(points: Array, f: Array) -> tuple[Array, Array]:
 
 def _attacked(attack: Attack, loss: Loss, block: Block, ball: Ball, *, like: Array) -> Array:
     """The points of the attack on a block, which is called with x in the precision of `like`."""
-    x = rounded(block.x, like)
+    x = to_half_like(block.x, like)
     xp = array_namespace(x)
     points = attack(block.local_loss(loss), x, ball.rows(block.i, event_ndim=x.ndim - 1))
     name = "attack(loss, x, ball)"

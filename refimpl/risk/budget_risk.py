@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phiball.backends import Array, array_namespace, is_array_api_obj
-from phiball.refimpl.inner.budget import solve_budget, spend
+from phiball.refimpl.inner.budget import solve_budget, solve_shared_budget
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
@@ -42,7 +42,7 @@ def _solve(f: Array, budget: float | Array, c: Divergence) -> tuple[Array, Array
     xp = array_namespace(f)
     if isinstance(budget, float):
         problem = f[None, ...]  # one problem, whose rows are the data points
-        eta, upper, lower, _, _ = spend(problem, xp.full_like(f[:1, 0], budget), None, c)
+        eta, upper, lower, _, _ = solve_shared_budget(problem, xp.full_like(f[:1, 0], budget), None, c)
         return upper, eta, upper - lower
     upper, _, _, gap, eta = solve_budget(f, budget, None, c)
     spread = xp.max(f, axis=-1) - xp.min(f, axis=-1)

@@ -17,10 +17,10 @@ from phiball.refimpl.sampling.streaming import (
     CHUNK,
     check_reference,
     each_eta,
-    evaluated,
-    in_rows,
+    evaluate_chunks,
     indices,
-    tiles,
+    regroup_rows,
+    sample_tiles,
     valid_data,
 )
 from phiball.refimpl.types import Distribution, Loss
@@ -102,8 +102,8 @@ def worst_case_density(
     total = xp.zeros(at.shape[0], dtype=x.dtype, device=device(x))
     atoms, masses = [], []
     done = 0
-    pieces = evaluated(loss, tiles(x, indices(x), reference, n, rng), chunk)
-    for points, losses in in_rows(((points, f) for points, _, f in pieces), n):
+    pieces = evaluate_chunks(loss, sample_tiles(x, indices(x), reference, n, rng), chunk)
+    for points, losses in regroup_rows(((points, f) for points, _, f in pieces), n):
         f = detach(losses)
         e = xp.astype(eta[done : done + f.shape[0]], f.dtype, copy=False)
         solved = _solve(f, e, c)
@@ -164,7 +164,7 @@ def _zeta_at(
         return xp.zeros(at.shape[0], dtype=solved.f.dtype, device=device(at))
     points = xp.take(at, chosen, axis=0)
     i = xp.full(chosen.shape[0], row, dtype=xp.int64, device=device(at))
-    f = detach(xp.concat([f for _, _, f in evaluated(loss, [(points, i)], chunk)]))
+    f = detach(xp.concat([f for _, _, f in evaluate_chunks(loss, [(points, i)], chunk)]))
     if not 0 < c.curvature1 < xp.inf:
         # mu may be the smallest sampled loss; a slightly smaller loss must not fall beyond the jump.
         lowest = xp.min(solved.f)
@@ -257,8 +257,10 @@ def worst_case_sample(
     u = rng.uniform((size,), like=xp.astype(x[:0, ...], xp.float64))
     drawn = []
     done = 0
-    pieces = evaluated(loss, tiles(xp.take(x, index, axis=0), index, reference, n_samples, rng), chunk)
-    for candidates, losses in in_rows(((points, f) for points, _, f in pieces), n_samples):
+    pieces = evaluate_chunks(
+        loss, sample_tiles(xp.take(x, index, axis=0), index, reference, n_samples, rng), chunk
+    )
+    for candidates, losses in regroup_rows(((points, f) for points, _, f in pieces), n_samples):
         g = losses.shape[0]
         part = slice(done, done + g)
         weights = worst_case(detach(losses), xp.take(eta, index[part]), phi).weights

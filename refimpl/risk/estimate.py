@@ -10,7 +10,7 @@ from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.streaming import joined
+from phiball.refimpl.sampling.streaming import concat
 
 _HEAVY = 0.05  # largest mean weight of a single point for which the error is still close to normal
 
@@ -79,15 +79,15 @@ class Estimate:
                 "budget per data point"
             )
         *columns, self_normalised = zip(*rows, strict=True)
-        values, missing, errors, heaviest = (joined(list(column)) for column in columns)
+        values, missing, errors, heaviest = (concat(list(column)) for column in columns)
         etas = [part.eta for part in made if part.eta is not None]
         gaps = [part.gap for part in made if part.gap is not None]
         complete = len(etas) == len(gaps) == len(made)
         return summarize(
             (values, missing, errors, heaviest),
             self_normalised=any(self_normalised),
-            eta=joined(etas) if complete else None,
-            gap=joined(gaps) if complete else None,
+            eta=concat(etas) if complete else None,
+            gap=concat(gaps) if complete else None,
         )
 
 

@@ -11,7 +11,7 @@ from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.estimate import Estimate, population_error
-from phiball.refimpl.sampling.streaming import each_eta, evaluated, indices, slices
+from phiball.refimpl.sampling.streaming import each_eta, evaluate_chunks, indices, slices
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import valid_array, valid_count, valid_finite
 
@@ -192,7 +192,7 @@ def integrate(
         shape = rule.points.shape[:2]
         points = xp.reshape(rule.points, (-1, *x.shape[1:]))
         pair = (points, xp.reshape(xp.broadcast_to(i[part, None], shape), (-1,)))
-        f = xp.reshape(xp.concat([f for _, _, f in evaluated(loss, [pair], chunk)]), shape)
+        f = xp.reshape(xp.concat([f for _, _, f in evaluate_chunks(loss, [pair], chunk)]), shape)
         fine = worst_case(f, prices[part], divergence, p=xp.astype(rule.weights, f.dtype, copy=False))
         coarse = worst_case(f, prices[part], divergence, p=xp.astype(rule.coarse, f.dtype, copy=False))
         values.append(fine.value)

@@ -18,16 +18,16 @@ from phiball.refimpl.risk.budget_risk import budget_estimate
 from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
 from phiball.refimpl.risk.quadrature import Quadrature, integrate
 from phiball.refimpl.sampling.batches import Data, StreamLoss, blocks, is_stream
-from phiball.refimpl.sampling.precision import gradient_in_single, in_single
+from phiball.refimpl.sampling.precision import half_gradient_to_single, half_to_single
 from phiball.refimpl.sampling.proposals import Uniform
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
     check_reference,
+    concat,
+    draw_tiles,
     each_eta,
-    evaluated,
-    in_rows,
-    joined,
-    tiled,
+    evaluate_chunks,
+    regroup_rows,
     valid_data,
 )
 from phiball.refimpl.sampling.weights import softmax
@@ -104,7 +104,7 @@ def robust_risk(
         if eta is None:
             raise ValueError("budget and method='quadrature' cannot be combined; expected eta, or Uniform()")
         panels = method.panels if isinstance(method, Quadrature) else Quadrature().panels
-        x, loss = in_single(x, loss)
+        x, loss = half_to_single(x, loss)
         return integrate(loss, valid_data(x), reference, eta, phi, panels, chunk)
     _check_method(method, reference, phi, stream=is_stream(x))
     c = centred(phi)  # the same value, with a mu that stays accurate for large eta
@@ -116,7 +116,7 @@ def robust_risk(
             )
         if not isinstance(method, Uniform):
             raise ValueError(f"method is {method!r}; expected Uniform() with a budget")
-        return budget_estimate(joined([f for f, _, _ in sampled(eta=1.0)]), budget, c)
+        return budget_estimate(concat([f for f, _, _ in sampled(eta=1.0)]), budget, c)
     if is_stream(x) and is_array_api_obj(eta):
         raise ValueError(
             f"eta has shape {tuple(getattr(eta, 'shape', ()))}; expected a number for data in batches"
@@ -128,7 +128,7 @@ def robust_risk(
         else:
             parts.append((*_row_statistics(f + e[:, None] * log_w, e, c, None), e))
     values, missing, errors, heaviest, gaps, etas = (
-        joined(list(column)) for column in zip(*parts, strict=True)
+        concat(list(column)) for column in zip(*parts, strict=True)
     )
     rows = values, missing, errors, heaviest
     return summarize(rows, self_normalised=method.self_normalised, eta=etas, gap=gaps)
@@ -162,8 +162,8 @@ def _sample_rows(
     if is_stream(x):
         whole = StreamLoss(loss)
     else:
-        method = gradient_in_single(method, x)
-        x, whole = in_single(x, loss)
+        method = half_gradient_to_single(method, x)
+        x, whole = half_to_single(x, loss)
     waiting: list[Array] = []  # eta of the data points that are drawn but not evaluated yet
 
     def drawn() -> Iterator[tuple[Array, ...]]:
@@ -173,12 +173,12 @@ def _sample_rows(
             e = each_eta(eta, block.x)
             prepared = method.prepare(reference, block.x, block.i, e, whole, rng, chunk)
             waiting.append(prepared.eta)
-            yield from tiled(block.x, block.i, n, partial(_draw, prepared, rng))
+            yield from draw_tiles(block.x, block.i, n, partial(_draw, prepared, rng))
 
-    pieces = evaluated(whole, drawn(), chunk)
-    for f, log_w in in_rows(((f, log_w) for _, _, f, log_w in pieces), n):
+    pieces = evaluate_chunks(whole, drawn(), chunk)
+    for f, log_w in regroup_rows(((f, log_w) for _, _, f, log_w in pieces), n):
         xp = array_namespace(f)
-        etas = joined(waiting)
+        etas = concat(waiting)
         waiting[:] = [etas[f.shape[0] :]]
         e = xp.astype(etas[: f.shape[0]], f.dtype, copy=False)
         yield f, xp.astype(log_w, f.dtype, copy=False), e

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from phiball.backends import Array, array_namespace, detach, is_array_api_obj
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.streaming import TILE, indices, joined, valid_data
+from phiball.refimpl.sampling.streaming import TILE, concat, indices, valid_data
 from phiball.refimpl.types import Distribution, Loss
 
 Data: TypeAlias = Iterable[Any]
@@ -56,7 +56,7 @@ class StreamLoss:
         """The losses (k,) at points x (k,) + event of the data points i (k,), counted over all blocks."""
         if not self.labels:
             return self.loss(x, i)
-        self.labels[:] = [joined(self.labels)]
+        self.labels[:] = [concat(self.labels)]
         return self.loss.with_labels(self.labels[0])(x, i)
 
 
@@ -113,11 +113,11 @@ def blocks(
         held.append(part)
         count += part.x.shape[0]
         while count >= size:
-            whole = _joined(held)
+            whole = _concat_blocks(held)
             yield _rows(whole, slice(0, size))
             held, count = [_rows(whole, slice(size, count))] if count > size else [], count - size
     if held:
-        yield _joined(held)
+        yield _concat_blocks(held)
     if start == 0:
         raise ValueError("x has no batches; expected at least one (an iterator can be used only once)")
 
@@ -160,12 +160,12 @@ def _block(batch: Any, start: int, needs_labels: bool) -> Block:
     return Block(x, i, detach(y))
 
 
-def _joined(held: list[Block]) -> Block:
+def _concat_blocks(held: list[Block]) -> Block:
     labels = [block.y for block in held if block.y is not None]
     return Block(
-        joined([block.x for block in held]),
-        joined([block.i for block in held]),
-        joined(labels) if labels else None,
+        concat([block.x for block in held]),
+        concat([block.i for block in held]),
+        concat(labels) if labels else None,
     )
 
 

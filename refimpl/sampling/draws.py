@@ -13,7 +13,7 @@ from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, device, to_numpy
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.streaming import indices, joined, regroup
+from phiball.refimpl.sampling.streaming import concat, indices, regroup
 from phiball.refimpl.types import LevelGroup, PreparedProposal
 
 NUMBERS = 1 << 22  # coordinates that are drawn at a time
@@ -83,10 +83,10 @@ def concat_draws(parts: list[PerturbedPoints]) -> PerturbedPoints:
     weighted = parts[0].log_weights is not None
     return PerturbedPoints(
         [group for part in parts for group in part.groups],
-        joined([part.points for part in parts]),
-        joined([part.index for part in parts]),
-        joined([part.log_weights for part in parts]) if weighted else None,
-        parts[0].eta if isinstance(parts[0].eta, (int, float)) else joined([part.eta for part in parts]),
+        concat([part.points for part in parts]),
+        concat([part.index for part in parts]),
+        concat([part.log_weights for part in parts]) if weighted else None,
+        parts[0].eta if isinstance(parts[0].eta, (int, float)) else concat([part.eta for part in parts]),
     )
 
 
@@ -146,7 +146,7 @@ def _slice_group(group: LevelGroup, rows: slice) -> LevelGroup:
 
 def concat_members(groups: list[LevelGroup]) -> Array:
     """The members of all groups, as a NumPy array."""
-    return joined([to_numpy(group.members) for group in groups])
+    return concat([to_numpy(group.members) for group in groups])
 
 
 def repeat_host(values: list[Any] | Array, times: list[int] | Array) -> Array:

@@ -10,7 +10,7 @@ from phiball.backends import Array, array_namespace, is_half, is_traced, to_sing
 from phiball.refimpl.numerics import largest
 
 
-def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, ...]:
+def half_to_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, ...]:
     """Convert half-precision `x` to float32, and functions f(x, i) to round their points to half.
 
     Everything is returned unchanged if `x` is not in half precision. None stays None.
@@ -20,7 +20,7 @@ def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, .
     return (to_single(x), *(_rounding(function, x.dtype) for function in functions))
 
 
-def gradient_in_single(proposal: Any, x: Array) -> Any:
+def half_gradient_to_single(proposal: Any, x: Array) -> Any:
     """Return a proposal whose `gradient`, if there is one, rounds its points to the half precision of `x`."""
     gradient = getattr(proposal, "gradient", None)
     if gradient is None or not is_half(x):
@@ -28,7 +28,7 @@ def gradient_in_single(proposal: Any, x: Array) -> Any:
     return replace(proposal, gradient=_rounding(gradient, x.dtype))
 
 
-def rounded(points: Array, like: Array) -> Array:
+def to_half_like(points: Array, like: Array) -> Array:
     """Convert `points` to the dtype of `like` if that is half precision."""
     return _cast(points, like.dtype) if is_half(like) else points
 

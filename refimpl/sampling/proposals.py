@@ -11,7 +11,7 @@ from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.sampling.gradients import check_gradient, loss_gradients
-from phiball.refimpl.sampling.streaming import joined, slices
+from phiball.refimpl.sampling.streaming import concat, slices
 from phiball.refimpl.types import Distribution, Gradient, Loss, PreparedProposal
 from phiball.refimpl.validation import all_finite, valid_count, valid_number
 
@@ -173,7 +173,7 @@ class Tilted:
         if x.shape[0] <= chunk:
             return loss_gradients(loss, self.gradient, x, i)[1]
         cuts = slices(x.shape[0], chunk)
-        return joined([loss_gradients(loss, self.gradient, x[cut, ...], i[cut])[1] for cut in cuts])
+        return concat([loss_gradients(loss, self.gradient, x[cut, ...], i[cut])[1] for cut in cuts])
 
 
 def _scale_free_eta(ball: Ball, kappa: float, g: Array, eta: float | Array) -> Array:

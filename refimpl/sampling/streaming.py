@@ -85,7 +85,9 @@ def _takes_two(function: Loss) -> bool:
     return True
 
 
-def tiles(x: Array, index: Array, reference: Distribution, n: int, rng: Rng) -> Iterator[tuple[Array, ...]]:
+def sample_tiles(
+    x: Array, index: Array, reference: Distribution, n: int, rng: Rng
+) -> Iterator[tuple[Array, ...]]:
     """(points, i): n points around each x in order, in pieces of at most TILE points.
 
     `index` (N,) holds the index i of each x.
@@ -100,10 +102,10 @@ def tiles(x: Array, index: Array, reference: Distribution, n: int, rng: Rng) -> 
         )
         return (here.sample(xp.take(x, position, axis=0), m, rng=rng, event_ndim=x.ndim - 1),)
 
-    return tiled(x, index, n, draw)
+    return draw_tiles(x, index, n, draw)
 
 
-def tiled(
+def draw_tiles(
     x: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
 ) -> Iterator[tuple[Array, ...]]:
     """(points, i, ...): n points around each x in order, in pieces of at most TILE points.
@@ -147,7 +149,7 @@ def regroup(
         yield held
 
 
-def evaluated(
+def evaluate_chunks(
     loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
     """(x, i, f, ...): the pieces (x, i, ...) with their losses f, in order, at most `chunk` points at a time.
@@ -156,13 +158,13 @@ def evaluated(
     """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
     for held in regroup(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
-        x, i, *more = _joined(held)
+        x, i, *more = _concat_columns(held)
         with without_gradient():
             f = detach(evaluate(loss, x, i, half=True)) + 0.0  # a loss that is a view of x would keep x alive
         yield x, i, f, *more
 
 
-def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
+def regroup_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
     """Regroup a stream of arrays into rows of n: each array has shape (rows, n) + rest."""
     held: list[tuple[Array, ...]] = []
     count = 0
@@ -172,18 +174,18 @@ def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array
         if count < n:
             continue
         whole = count - count % n
-        columns = _joined(held)
+        columns = _concat_columns(held)
         xp = array_namespace(columns[0])
         yield tuple(xp.reshape(a[:whole, ...], (whole // n, n, *a.shape[1:])) for a in columns)
         held = [tuple(a[whole:, ...] for a in columns)] if whole < count else []
         count -= whole
 
 
-def _joined(held: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    return tuple(joined(list(arrays)) for arrays in zip(*held, strict=True))
+def _concat_columns(held: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    return tuple(concat(list(arrays)) for arrays in zip(*held, strict=True))
 
 
-def joined(arrays: list[Array]) -> Array:
+def concat(arrays: list[Array]) -> Array:
     """Concatenate arrays along the first axis; one array is returned without a copy."""
     return arrays[0] if len(arrays) == 1 else array_namespace(arrays[0]).concat(arrays)
 

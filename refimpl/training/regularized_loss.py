@@ -30,7 +30,7 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw_points, rechunk
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sampling.pointwise_loss import ExampleLoss, PointwiseLoss, pointwise_loss
-from phiball.refimpl.sampling.precision import gradient_in_single, in_single, rounded
+from phiball.refimpl.sampling.precision import half_gradient_to_single, half_to_single, to_half_like
 from phiball.refimpl.sampling.proposals import Uniform
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate, indices, slices, valid_data
 from phiball.refimpl.sampling.weights import solve_draws
@@ -160,7 +160,7 @@ class RegularizedLoss:
         log_weights = found.log_weights
         if log_weights is None:
             log_weights = array_namespace(data).zeros(losses.shape, dtype=data.dtype, device=data.device)
-        return SignedPoints(rounded(found.points, x), found.index, losses, weights, log_weights, value)
+        return SignedPoints(to_half_like(found.points, x), found.index, losses, weights, log_weights, value)
 
     def gradient(
         self,
@@ -279,8 +279,8 @@ class RegularizedLoss:
         """Check x, and draw its perturbed points: the loss, x in at least single precision, and the draws."""
         proposal = self.proposal
         if is_half(x):
-            proposal = gradient_in_single(proposal, x)
-            x, loss = in_single(x, loss)
+            proposal = half_gradient_to_single(proposal, x)
+            x, loss = half_to_single(x, loss)
         valid_data(x, name="x")
         groups = self.estimator.assign_levels(x.shape[0], rng, like=detach(x))
         prepared = proposal.prepare(self.reference, x, indices(x), self.eta, loss, rng, chunk)

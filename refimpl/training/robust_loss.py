@@ -13,7 +13,7 @@ from phiball.refimpl.inner.divergences import ENTROPIC
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sampling.gradients import check_gradient, loss_gradients
 from phiball.refimpl.sampling.pointwise_loss import ExampleLoss
-from phiball.refimpl.sampling.precision import in_single
+from phiball.refimpl.sampling.precision import half_to_single
 from phiball.refimpl.sampling.proposals import Tilted, Uniform
 from phiball.refimpl.training.regularized_loss import RegularizedLoss, as_loss
 from phiball.refimpl.types import Gradient, Proposal
@@ -114,7 +114,7 @@ class RobustLoss:
           them with torch.
         """
         function = as_loss(model, x, y, loss)
-        x, function, gradient = in_single(x, function, gradient)
+        x, function, gradient = half_to_single(x, function, gradient)
         ball = self.ball if mask is None else self.ball.masked(mask)
 
         def measured(points: Array, i: Array) -> Array:

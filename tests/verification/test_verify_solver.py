@@ -182,7 +182,7 @@ def test_tolerance_depends_on_the_quantity() -> None:
         (Quantity.GAP, 0.0, {"mu"}, None),
     ):
         trial = Trial(worst_case, Options((), True, True, tol), fixed=False, calls=2, missing=missing)
-        found = trial.judge(Evidence(1.0, 0.5, "in any words", quantity))
+        found = trial.with_tolerance(Evidence(1.0, 0.5, "in any words", quantity))
         assert (found and found.tolerance) == judged, (quantity, tol)
 
 

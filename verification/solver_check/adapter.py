@@ -65,16 +65,15 @@ class Trial:
     solve: Callable[..., Any]
     options: Options
     fixed: bool
-    asked: int = 0
-    refused: int = 0
-    judged: int = 0
+    solved: int = 0
+    skipped: int = 0
+    checked: int = 0
     missing: set[str] = field(default_factory=set)
     measured: set[Quantity] = field(default_factory=set)
     eta: float = 0.0
     calls: int = 0
     call: str = ""
     returned: str = ""
-    exact: str = ""
     failure: tuple[str, str, str, str, bool] | None = None
 
     def __call__(
@@ -87,13 +86,13 @@ class Trial:
             or (losses.ndim > 1 and not o.batches)
         )
         if unsupported:
-            self.refused += 1
+            self.skipped += 1
             if self.fixed and (p is None or o.nonuniform):  # the claim's other instances count
                 return worst_case(losses, eta, divergence, p=p)
             raise UnsupportedProblem
-        self.asked += 1
+        self.solved += 1
         self.calls += 1
-        self._note_call(losses, eta, divergence, p)
+        self._record_call(losses, eta, divergence, p)
         xp = active().namespace
         copied = xp.asarray(losses, copy=True)
         given = {} if p is None else {"p": xp.asarray(p, copy=True)}
@@ -108,14 +107,14 @@ class Trial:
             raise InvalidAnswer("it modifies its argument losses")
         return solution
 
-    def _note_call(self, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> None:
+    def _record_call(self, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> None:
         f = to_numpy(losses)
         etas = np.asarray(eta if isinstance(eta, float) else to_numpy(eta))
         self.eta = max(self.eta, float(etas.max()))
-        self.returned = self.exact = ""
+        self.returned = ""
         given = "" if p is None else f", p = {_shown(to_numpy(p))}"
         self.call = f"losses = {_shown(f)}, eta = {_shown(etas)}, {d.name}{given}"
-        self._exactly = (f, eta, d, None if p is None else to_numpy(p))
+        self._problem = (f, eta, d, None if p is None else to_numpy(p))
 
     def _read(self, out: Any, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> WorstCase:
         """Convert the answer to arrays of the active backend, and fill in missing fields."""
@@ -151,7 +150,7 @@ class Trial:
         price = eta if isinstance(eta, float) else to_numpy(eta)
         return WorstCase(**restored, eta=array(np.full(losses.shape[:-1], price)))
 
-    def judge(self, piece: Evidence | Curve) -> Evidence | None:
+    def with_tolerance(self, piece: Evidence | Curve) -> Evidence | None:
         """Return the evidence with this solver's tolerance; None if it is not checked."""
         if isinstance(piece, Curve):
             return None
@@ -161,7 +160,7 @@ class Trial:
             return None
         if quantity is Quantity.GAP and self.missing & {"mu", "weights", "gap"}:
             return None
-        self.judged += 1
+        self.checked += 1
         if quantity is not Quantity.VALUE:  # `tol` does not apply
             return piece
         # A solver may add terms of the size of eta, and lose their rounding.
@@ -178,7 +177,7 @@ class Trial:
         self.failure = (", ".join(shown), words, self.returned, self._solution(), raised)
 
     def _solution(self) -> str:
-        f, eta, d, p = self._exactly
+        f, eta, d, p = self._problem
         if f.ndim > 1:
             return ""
         answer = solve_exactly(f, eta, d.family or "", d.parameter, p)
@@ -203,18 +202,18 @@ def statement_on(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]
     """The claim's statement, with the trial as its solver and invalid answers as evidence."""
 
     def statement(**example: Any) -> Iterator[Evidence]:
-        if trial.refused >= _PATIENCE and not trial.asked:
+        if trial.skipped >= _PATIENCE and not trial.solved:
             return
         trial.eta, trial.calls = 0.0, 0
         try:
             for piece in evidence_of(claim.statement, {**example, "solve": trial}):
-                judged = trial.judge(piece)
-                if judged is None:
+                evidence = trial.with_tolerance(piece)
+                if evidence is None:
                     continue
-                if not judged.holds:
-                    what, off = judged.note or "the statement", judged.violation
-                    trial.fail(example, f"{what}: off by {off:.3g} (allowed {judged.tolerance:.2g})")
-                yield judged
+                if not evidence.holds:
+                    what, off = evidence.note or "the statement", evidence.violation
+                    trial.fail(example, f"{what}: off by {off:.3g} (allowed {evidence.tolerance:.2g})")
+                yield evidence
         except UnsupportedProblem:
             return
         except InvalidAnswer as problem:

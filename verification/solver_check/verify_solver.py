@@ -45,7 +45,7 @@ def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Progr
     if result.found and trial.failure is not None:
         example, wrong, returned, exact, raised = trial.failure
         outcome = Outcome.RAISED if raised else Outcome.FAILED
-    elif not (trial.asked and trial.judged) or (Quantity.GAP in trial.measured and "gap" in trial.missing):
+    elif not (trial.solved and trial.checked) or (Quantity.GAP in trial.measured and "gap" in trial.missing):
         outcome = Outcome.SKIPPED
     elif result.error:
         outcome, wrong = Outcome.FAILED, result.error
@@ -55,7 +55,7 @@ def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Progr
     else:
         outcome = Outcome.PASSED
     texts = (example, wrong, returned, exact)
-    return SolverCheck(claim.id, claim.name, claim.title, outcome, trial.asked, *texts)
+    return SolverCheck(claim.id, claim.name, claim.title, outcome, trial.solved, *texts)
 
 
 def verify_solver(
