@@ -14,7 +14,7 @@ from typing import Any
 from phiball.backends import Array, Rng, array_namespace, as_rng, detach, is_array_api_obj
 from phiball.refimpl.inner.divergences import Divergence, as_divergence, centred
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.risk.budget import budget_estimate
+from phiball.refimpl.risk.budget_risk import budget_estimate
 from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
 from phiball.refimpl.risk.quadrature import Quadrature, integrate
 from phiball.refimpl.sampling.batches import Data, StreamLoss, blocks, is_stream
@@ -76,8 +76,8 @@ def robust_risk(
     - `chunk`: the largest number of points per call of the loss. It does not change the draws.
 
     Returns an `Estimate` without a graph. The sampled problem is solved exactly. Its value on n points is
-    biased low by at most G/(n+1) if f has a G-Lipschitz inverse distribution function (claim D12). `bias` is the
-    value on n points minus the mean value on their two halves. By duality the risk within a budget is the
+    biased low by at most G/(n+1) if f has a G-Lipschitz inverse distribution function (claim D12). `bias` is
+    the value on n points minus the mean value on their two halves. By duality the risk within a budget is the
     minimum over eta > 0 of eta r + R_eta, where R_eta is the risk at the price eta.
 
     Reference: Eq. (dual:WDRO:phi:reg), Theorem 1 and the remark on Bayesian DRO of Section 2.
