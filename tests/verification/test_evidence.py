@@ -142,7 +142,7 @@ def test_counterexample_outside_the_assumptions_does_not_stand(off: float, verdi
     entry.counterexample(margin=1.0, meets=meets)(lambda: Evidence(2.0, 0.0, "f = (0, 1)"))
     result = entry.run()
     assert result.verdict is verdict
-    assert result.counterexamples == ("f = (0, 1)", "within the assumptions: f bounded, phi convex")
+    assert result.counterexamples == ("f = (0, 1)", "it satisfies the assumptions: f bounded, phi convex")
     entry.counterexample(margin=1.0)(list)  # a counterexample without evidence fails too
     assert entry.run().verdict is Verdict.UNDECIDED
 

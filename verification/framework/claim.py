@@ -185,7 +185,7 @@ class Claim(Metadata):
                 ]
                 stands &= bool(met) and all(piece.holds for piece in met)
                 texts.append(
-                    f"within the assumptions: {', '.join(dict.fromkeys(piece.note for piece in met))}"
+                    f"it satisfies the assumptions: {', '.join(dict.fromkeys(piece.note for piece in met))}"
                 )
         return texts, stands
 

@@ -50,7 +50,7 @@ def bounded_loss(f: Sequence[float], p: Sequence[float] | None = None) -> Iterat
     q = [1 / len(f)] * len(f) if p is None else list(p)
     fits = len(q) == len(f) and min(q) >= 0 and abs(sum(q) - 1) <= ROUNDING
     yield from each(
-        ("f bounded", all(isfinite(v) for v in f)), ("f measurable: a step function on the ball", fits)
+        ("f bounded", all(isfinite(v) for v in f)), ("f measurable (a step function on the ball)", fits)
     )
 
 

@@ -35,6 +35,9 @@ def errata(claims: list[Claim] | None = None) -> str:
         "with counterexamples. The numbers are computed and this file is written by `make errata`; `phiball",
         "verify --claim ID` checks one entry.",
         "",
+        "A statement *holds with a correction* if its corrected form passed every check, and is *refuted* if the",
+        "correction replaces it. The sections below sort the corrections by their consequences.",
+        "",
         plain(f"{totals(chosen)}. {overview(chosen).stands}".strip()),
         *theorem_table(found, THIS),
     ]
@@ -61,7 +64,7 @@ def _table(members: list[Entry[Claim]]) -> list[str]:
         claim = next(line for line in entry.lines if line.assessment is not None)
         link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
         follows = f" (follows from {', '.join(entry.follows)})" if entry.follows else ""
-        cells = (link, plain(claim.label), f"{entry.kind}{follows}", plain(claim.correction))
+        cells = (link, plain(claim.label), f"{entry.kind}{follows}", plain(claim.correction or claim.reason))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -83,7 +86,7 @@ def _entry(claim: Claim, depth: int) -> list[str]:
     if claim.quote and depth == 0:
         lines += ["", quotation(claim.quote, THIS)]
     if reading := reading_of(assessment):
-        lines += ["", f"**One reading.** {plain(reading.removeprefix('one reading: '))}."]
+        lines += ["", f"**Reading checked.** {plain(sentence(reading))}"]
     for place, text in enumerate(texts):
         lines += ["", f"**Counterexample.** {plain(sentence(text))}" if place == 0 else plain(sentence(text))]
     if claim.correction:

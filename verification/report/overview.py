@@ -14,10 +14,10 @@ from phiball.verification.report.this_paper import THIS
 
 STANDS = (
     "The main results of the paper stand. Strong duality, consistency and the variation regularization "
-    "(Theorem 1 (I), Proposition 1, Theorem 4 (II)) need one more condition on phi, which the examples in "
-    "question satisfy (Example 1 for alpha < 1). The complexity orders of Theorems 2 and 3, the guarantees "
-    "of Algorithm 2 for its weights and its multiplier (in Example 3 with phi = (x - 1)^2/2), the other "
-    "regularization effects and the generalization bounds hold as printed. Proposition 3 (I) has to be "
+    "(Theorem 1 (I), Proposition 1, Theorem 4 (II)) need one more condition on phi. Examples 2 to 5 satisfy "
+    "these conditions, and Example 1 that of Theorem 1 if alpha < 1. The complexity orders of Theorems 2 and "
+    "3, the guarantees of Algorithm 2 for its weights and multiplier (for Example 3 once its phi is replaced "
+    "by (x - 1)^2/2), the other regularization effects and the generalization bounds hold as printed. Proposition 3 (I) has to be "
     "weakened; the weaker form is enough for Theorem 2."
 )
 TITLES = {

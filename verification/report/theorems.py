@@ -23,7 +23,7 @@ class HoldsAsPrinted(StrEnum):
     """
 
     YES = "yes"
-    CONSTANT = "yes, with another constant"
+    CONSTANT = "with another constant"
     CORRECTED = "as corrected"
     ASSUMPTION = "with one more assumption"
     OPEN = "not checkable"

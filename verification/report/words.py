@@ -47,7 +47,7 @@ KINDS = {
     Kind.FALSE: "not true as printed",
 }
 CONSEQUENCES = {
-    Consequence.NONE: "once the wording is corrected, nothing else changes",
+    Consequence.NONE: "once the sentence is corrected, nothing else changes",
     Consequence.REPAIR: "an argument changes, and its conclusion stands",
     Consequence.RESULT: "a theorem, algorithm, example or finding has to be restated",
 }
@@ -58,7 +58,7 @@ SEVERITY = (
 )
 LOOSE, VACUOUS = 0.1, 0.01
 """Bounds are called loose or vacuous if the measured values stay below these fractions of them."""
-_SYMBOLS = {"alpha", "eps", "eta", "gamma", "kappa", "max", "mu", "nu", "phi", "rho", "sup", "theta"}
+_SYMBOLS = {"alpha", "eps", "eta", "gamma", "kappa", "log", "max", "mu", "nu", "phi", "rho", "sup", "theta"}
 _PLURALS: dict[str, str] = {
     Verdict.HOLDS: "hold",
     Verdict.CORRECTED: "hold as corrected",
@@ -168,8 +168,8 @@ def reading_of(assessment: Assessment) -> str:
     """The reading of an ambiguous sentence, and the outcome of its other readings; empty if unambiguous."""
     if assessment.as_stated:
         return ""
-    others = "; ".join(f"{other.sense}: {other.yields}" for other in assessment.others)
-    return f"one reading: {assessment.reading}. Others: {others}"
+    others = "; ".join(f"{other.sense} ({other.yields})" for other in assessment.others)
+    return f"{assessment.reading}. Other readings: {others}"
 
 
 def method(result: Result, seed: int = 0) -> str:

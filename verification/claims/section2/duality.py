@@ -329,11 +329,12 @@ def _not_reached() -> Evidence:
         reached = (1 - moved**2) / 2 + moved * (1 - e / 2) - 2 * eta * moved
         short.append((dual - reached) / e)
         shown.append(f"{reached:.6g}")
-    note = f"f uniform on [0, 1], phi = abs(x - 1) on [0, inf), eta = {eta}: moving the mass 3/5 of f <= 0.6"
+    note = f"f uniform on [0, 1], phi = abs(x - 1) on [0, inf), eta = {eta}: moving the mass 3/5 "
+    note += "at losses f <= 0.6"
     return Evidence(
         min(short),
         0.0,
-        f"{note} to [1 - e, 1] gives {', '.join(shown)} for e = 0.1, 0.01, 0.001, below the supremum "
+        f"{note} to losses in [1 - e, 1] gives {', '.join(shown)} for e = 0.1, 0.01, 0.001, below the supremum "
         f"{dual:.4g} by 0.3 e; it is approached as e -> 0 and not attained",
     )
 

@@ -351,7 +351,8 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
     quote=r"the worst-case distributions here are constructed using histograms with equal weights assigned "
     r"to different support points",
     correction="the largest loss also carries an atom, with the mass of all points of weight 0. As eta "
-    "tends to 0 this atom is the whole worst case, and the equal weights vanish with nu(f >= max f - c)",
+    "tends to 0 this atom becomes the whole worst case: the mass nu(max f - c < f < max f) of the "
+    "points with equal weights tends to 0 (c is 2 eta or eta)",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,

@@ -87,7 +87,7 @@ def _within_theorem_2(reach: float) -> Iterator[Evidence]:
             bool(np.ptp(weights) == 0),
         ),
         (
-            f"delta small: delta = {SMALLER[0]:g} and {SMALLER[1]:g} fail too",
+            f"delta small (delta = {SMALLER[0]:g} and {SMALLER[1]:g} fail too)",
             all(_missed(delta, 2 * SLOPE**2, reach)[1] > delta for delta in SMALLER),
         ),
     )
@@ -210,8 +210,8 @@ def cost(made: Plan, delta: float) -> float:
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The theorem states orders, which hold. The step, T and L of its proof rest on statements whose "
-        "constants are corrected elsewhere.",
+        "The theorem states orders, which hold. The counterexample concerns its proof: the step, T and L "
+        "use constants that are corrected elsewhere.",
         follows=("F1", "F2", "F3", "D4", "D6"),
     ),
 )

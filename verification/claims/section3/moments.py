@@ -66,7 +66,7 @@ def sg_bound(lipschitz: float, ratio: float) -> float:
 
 
 @claim(
-    "Proposition 3 (II), (III), SG",
+    "Proposition 3 (II, III for SG)",
     id="D5",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\|V^{SG}\|_2^2 \le 2 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right], \quad "
@@ -124,7 +124,7 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
 
 
 @claim(
-    "Proposition 3 (II), (III), RT-MLMC",
+    "Proposition 3 (II, III for RT-MLMC)",
     id="D6",
     verdict=Verdict.CORRECTED,
     formula=r"\mathbb{E}\|V^{RT}\|_2^2 \le \frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 (L + 1) L_f^2 C, "
@@ -138,7 +138,7 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.RESULT,
-        "G^0 = g^0 has nothing to subtract, so its second moment is of order L_f^2 and does not vanish "
+        "G^0 = g^0 is not a difference, so its second moment is of order L_f^2 and does not vanish "
         "with C and eps. The printed bound can therefore fail if C < 2/3.",
     ),
     corrected=r"\mathbb{E}\|V^{RT}\|_2^2 \le 4 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right] + "
@@ -422,7 +422,7 @@ def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     assumptions="phi quadratic or entropic",
     quote=r"Assumption~\ref{Assumption:idf:chi2}\ref{Assumption:chi2} holds by selecting proper divergence "
     r"function $\phi$, such as quadratic or entropy function",
-    correction="true for losses in [0, B], with C as below. For these phi Theorem 2 needs bounded losses",
+    correction="true for losses in [0, B], with a C that depends on B/eta. For these phi Theorem 2 needs bounded losses",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,

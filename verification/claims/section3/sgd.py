@@ -213,7 +213,7 @@ def gradient_constant(F: SmoothFunction) -> float:
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The gradient sign is missing; with the printed S, Lemma EC.2 can fail.",
+        "The symbol for the gradient is missing; with the printed S, Lemma EC.2 can fail.",
     ),
     corrected=r"\| \nabla F(\theta) - \nabla F(\theta') \| \le S \| \theta - \theta' \|",
     examples=150,

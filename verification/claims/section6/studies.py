@@ -27,7 +27,7 @@ from phiball.verification.instances.tolerances import TEST_LEVEL
 @unchecked(
     "Section 6.1, results",
     id="S1",
-    reason="the paper shows curves without numbers, and the check would have to train its networks",
+    reason="the paper shows curves without numbers, and a check would require training its networks",
     quote=r"the regularized adversarial risk model consistently outperforms all baselines",
     assessment=Assessment(
         Kind.OPEN,
@@ -152,7 +152,9 @@ def text_numbers() -> dict[tuple[str, str], int]:
     r"in original and perturbed MDP environments in Table~2",
     correction="the training process is in Figure 4, and the returns are in Table 3",
     assessment=Assessment(
-        Kind.MISPRINT, Consequence.NONE, "The two numbers are typed, not generated, and are out of date."
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "The two numbers are not references to labels, and no longer agree with the numbering.",
     ),
 )
 def references_agree(numbers: Callable[[], dict[tuple[str, str], int]] = right_numbers) -> Iterator[Evidence]:
@@ -392,7 +394,8 @@ def regularized_prices_are_better() -> None:
         Kind.OPEN,
         Consequence.NONE,
         "The study in experiments/studies/pricing finds the same sign with linf balls. There, a method that "
-        "solves the inner problem better yields worse rules; the cause is conservatism, not intractability.",
+        "solves the inner problem better yields worse rules, which points to "
+        "conservatism rather than intractability as the cause.",
     ),
 )
 def unregularized_prices_are_worse_than_erm() -> None:
