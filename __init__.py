@@ -12,7 +12,7 @@ exactly, and the solution has a certificate, the duality gap:
 
 >>> import numpy as np
 >>> import phiball
->>> phiball.worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2").value
+>>> float(phiball.worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2").value)
 0.75
 
 | to | use |
