@@ -1,6 +1,6 @@
 """Compare the speed of the kernels of two versions of phiball.
 
-Each version runs in its own process, which reads problems from stdin until it is closed.
+Each version runs in its own process, which reads problems from stdin until stdin is closed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ for line in sys.stdin:
 
 @contextmanager
 def _version(folder: Path) -> Iterator[Timer]:
-    """Start a process with the phiball of a folder; yield a function that times it in units of np.max."""
+    """Start a process that imports phiball from `folder`; yield a timer, in units of np.max."""
     with TemporaryDirectory() as place:
         (Path(place) / "phiball").symlink_to(folder.resolve(), target_is_directory=True)
         settings = {**os.environ, "PYTHONPATH": place, "PHIBALL_THREADS": "1", "PHIBALL_BACKEND": BACKEND}
@@ -92,7 +92,7 @@ def _version(folder: Path) -> Iterator[Timer]:
 
 
 def against_report(folder: Path, *, seconds: float, update: Update = silent) -> BenchmarkReport:
-    """Compare the kernels for the uniform distribution with the clone in `folder`."""
+    """Compare the kernels with those of the clone in `folder`, for the uniform distribution."""
     if not (folder / "__init__.py").is_file():
         raise ValueError(f"against is {folder}; expected a clone of phiball")
     cases = [(problem, shape) for problem in PROBLEMS for shape in SHAPES]
@@ -111,7 +111,9 @@ def against_report(folder: Path, *, seconds: float, update: Update = silent) -> 
     return BenchmarkReport(
         [
             BenchmarkTable(
-                title, rows, f"at most {BAR} times the other; medians of {ROUNDS} alternating rounds"
+                title,
+                rows,
+                f"bar: at most {BAR} times the other version; medians of {ROUNDS} alternating rounds",
             )
         ]
     )

@@ -102,9 +102,7 @@ def _command(study: Study[Any]) -> Any:
             check_cluster(engine, address)
             part = Shard.parse(shard) if shard else None
             if merge != bool(folders):
-                raise ValueError(
-                    "--merge needs the folders of shards, and folders need --merge; expected both or neither"
-                )
+                raise ValueError("--merge and the shard folders must be given together")
         if out is None:
             out = Path("results", study.name, scale)
             out = out if part is None else out / "shards" / f"{part.k}-of-{part.n}"

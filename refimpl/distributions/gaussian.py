@@ -34,7 +34,10 @@ class Gaussian:
         object.__setattr__(self, "std", valid_number("std", self.std, least=0.0))
 
     def sample(self, x: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1) -> Array:
-        """Draw `n_samples` normal points around each x, batch + event: shape batch + (n_samples,) + event."""
+        """Draw `n_samples` normal points around each x.
+
+        Returns shape batch + (n_samples,) + event for x of shape batch + event.
+        """
         batch, event = split(x, event_ndim, "x")
         shape = (*batch, valid_count("n_samples", n_samples), *event)
         xp = array_namespace(x)
@@ -47,9 +50,9 @@ class Gaussian:
     def sample_tilted(
         self, x: Array, s: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1
     ) -> tuple[Array, Array]:
-        """Draw `n_samples` points x + b around each x, with density proportional to normal times exp(s.b).
+        """Draw `n_samples` points x + b around each x, with the normal density tilted by exp(s.b).
 
-        This is the normal distribution around x + std^2 s. Arguments and results are as in
+        This is the normal distribution around x + std^2 s. Arguments and return values are as in
         `Ball.sample_tilted`. Raises ValueError if std^2 |s|^2 overflows.
         """
         batch, event = split(x, event_ndim, "x")
@@ -69,7 +72,9 @@ class Gaussian:
         return xp.expand_dims(x, axis=len(batch)) + xp.reshape(b, (*batch, n, *event)), log_w
 
     def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
-        """log E exp(s.b) = std^2 |s|^2/2 of each s, batch + event, where b is normal around 0.
+        """log E exp(s.b) = std^2 |s|^2/2 for each s, where b is normal with mean 0.
+
+        Returns shape batch for s of shape batch + event.
 
         >>> import numpy as np
         >>> from phiball import Gaussian

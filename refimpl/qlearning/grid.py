@@ -16,11 +16,11 @@ class Neighbourhood:
     """The reference distributions beta(s; rho) of the perturbed state, for each of n states (Section 6.2).
 
     Arguments:
-    - `index` (n, k) int64: the states that the perturbation of state i may lead to.
-    - `weight` (n, k): their probabilities. Rows sum to one, and are rescaled to do so exactly. Pad shorter
-      rows with weight zero. An index may occur twice.
+    - `index` (n, k) int64: row i contains the states that a perturbation of state i can reach.
+    - `weight` (n, k): their probabilities. Rows must sum to one up to rounding, and are normalised. Pad
+      shorter rows with weight zero. An index may occur twice.
 
-    Row i belongs to state i of a table, or to the i-th of a batch of continuous states.
+    Row i refers to state i of a table or of a batch of continuous states.
 
     >>> import numpy as np
     >>> walk = Neighbourhood(np.array([[0, 1], [0, 1]]), np.array([[0.75, 0.25], [0.5, 0.5]]))
@@ -49,7 +49,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid of equal boxes, which discretises continuous states.
+    """A grid of equal boxes that discretises continuous states.
 
     Arguments:
     - `low`, `high`: the range of each of d dimensions.
@@ -76,7 +76,7 @@ class Grid:
         if not 0 < len(low) == len(high) == len(self.bins):
             raise ValueError(
                 f"low, high and bins have {len(low)}, {len(high)} and {len(self.bins)} entries; expected one "
-                "per dimension each"
+                "entry per dimension"
             )
         if not all(a < b for a, b in zip(low, high, strict=True)):
             raise ValueError(f"low is {self.low!r} and high {self.high!r}; expected low below high")
@@ -108,15 +108,15 @@ class Grid:
         return number
 
     def perturbed(self, x: Array, radius: float | Sequence[float]) -> Neighbourhood:
-        """The exact distribution of the box of x + b, with b uniform on the linf ball of `radius`.
+        """The exact distribution of the box that contains x + b, with b uniform on an linf ball.
 
         Arguments:
         - `x` (n, d): continuous states.
-        - `radius`: a number, or one per dimension; zero means no perturbation in that dimension.
+        - `radius`: the ball's radius, or one per dimension; zero means no perturbation in that dimension.
 
         Returns a `Neighbourhood` whose row i belongs to x[i]. The probability of a box is the product over
         dimensions of the fraction of [x_j - rho_j, x_j + rho_j] that lies in it. So the expectation of
-        Section 6.2 is a finite sum, of at most 2^d boxes if rho is at most half a box.
+        Section 6.2 is a finite sum, over at most 2^d boxes if rho is at most half a box width.
 
         >>> import numpy as np
         >>> near = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
@@ -129,14 +129,14 @@ class Grid:
         return self._distribution([self._units(x, j) for j in range(len(self.bins))], radius)
 
     def neighbourhood(self, radius: float | Sequence[float], *, like: Array) -> Neighbourhood:
-        """The distribution of the box of c + b for the centre c of each box, b uniform on the linf ball.
+        """For each box centre c, the distribution of the box that contains c + b, b as in `perturbed`.
 
         Arguments:
         - `radius`: a number, or one per dimension.
-        - `like`: an array of the library and dtype of the result.
+        - `like`: an array with the library, device and dtype of the result.
 
-        Returns a `Neighbourhood` for a table whose states are the boxes. A radius of at most half a box never
-        leaves the box: use `perturbed` if the continuous state is known.
+        Returns a `Neighbourhood` for a table whose states are the boxes. With a radius of at most half a
+        box width, c + b never leaves the box: use `perturbed` if the continuous state is known.
 
         >>> import numpy as np
         >>> near = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))
@@ -158,10 +158,10 @@ class Grid:
         if x.ndim == 0 or x.shape[-1] != len(self.bins):
             raise ValueError(f"x has shape {tuple(x.shape)}; expected (..., {len(self.bins)})")
         if not xp.all(xp.isfinite(x)):
-            raise ValueError("x contains NaN or an infinity; expected finite states")
+            raise ValueError("x contains NaN or infinity; expected finite states")
 
     def _units(self, x: Array, j: int) -> Array:
-        """Coordinate j of the states, in boxes."""
+        """Coordinate j of the states, in box widths from the lower end."""
         return (x[..., j] - self.low[j]) / self.width[j]
 
     def _distribution(self, units: list[Array], radius: float | Sequence[float]) -> Neighbourhood:
@@ -182,9 +182,9 @@ class Grid:
 
 
 def _overlaps(u: Array, a: float, n: int) -> tuple[Array, Array]:
-    """Boxes (m, k) that meet [u - a, u + a], among n of size one, and the fraction of it in each.
+    """The boxes (m, k) that intersect [u - a, u + a], and the fraction of the interval in each.
 
-    The outermost boxes are unbounded.
+    There are n boxes of width one; the outermost are unbounded.
     """
     xp = array_namespace(u)
     k = min(n, ceil(2 * a) + 1)
@@ -217,7 +217,7 @@ def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
 
 
 def valid_index(name: str, x: Array) -> None:
-    """Raise unless `x` is an array of int64."""
+    """Raise unless `x` is an int64 array."""
     if not is_array_api_obj(x):
         raise TypeError(f"{name} is of type {type(x).__name__}; expected an array of int64")
     if x.dtype != array_namespace(x).int64:

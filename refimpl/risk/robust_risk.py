@@ -60,19 +60,19 @@ def robust_risk(
     Arguments:
     - `loss`: a `pointwise_loss`, or a function loss(x, i) of points x (k,) + event that belong to the data
       points i (k,), which returns losses (k,).
-    - `x` (N,) + event: the data points, or an iterator of batches, which is read once. Batches (x, y), as
-      from a DataLoader, need the loss `pointwise_loss(model)`, without labels.
-    - `reference`: a `Ball`, or another distribution with a `sample`; a `Gaussian` gives the dual of Sinkhorn
-      DRO.
-    - `eta`: a positive number, or an array (N,), but not for batches. Give either `eta` or `budget`.
+    - `x` (N,) + event: the data points, or an iterator of batches, which is read once. For batches (x, y),
+      as from a DataLoader, use `pointwise_loss(model)` without labels.
+    - `reference`: a `Ball`, or another distribution with a `sample` method; a `Gaussian` gives the dual of
+      Sinkhorn DRO.
+    - `eta`: a positive number, or an array (N,) unless x is an iterator. Give either `eta` or `budget`.
     - `divergence`: phi or its name, such as "kl" or "chi2".
-    - `budget`: r, a nonnegative number for the mean divergence, or an array (N,) with one budget per data
+    - `budget`: r, a nonnegative bound on the mean divergence, or an array (N,) with one bound per data
       point. All N * n_samples losses are held in memory.
     - `n_samples`: the number of points drawn around each data point, at least 2.
-    - `method`: `Uniform()` draws from the reference distribution, `Tilted()` towards larger losses, with
-      weights; "quadrature" or `phiball.risk.Quadrature` needs no samples, in one or two dimensions. With
+    - `method`: `Uniform()` draws from the reference distribution; `Tilted()` samples larger losses more
+      often and reweights; "quadrature" or `phiball.risk.Quadrature` integrates in one or two dimensions. With
       antithetic or quasi-random points `stderr` is too large.
-    - `rng`: a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
+    - `rng`: a seed, a NumPy or torch generator, an `Rng`, or None for fresh entropy.
     - `chunk`: the largest number of points per call of the loss. It does not change the draws.
 
     Returns an `Estimate` without a graph. The sampled problem is solved exactly. Its value on n points is
@@ -139,9 +139,7 @@ def _check_method(method: Proposal, reference: Distribution, divergence: Diverge
         raise TypeError(f"method is {method!r}; expected Uniform(), Tilted() or 'quadrature'")
     method.check(reference, divergence)
     if getattr(method, "kappa", None) is not None:
-        raise ValueError(
-            f"method is {method!r}, which sets its own eta; expected kappa=None for a risk at eta"
-        )
+        raise ValueError(f"method is {method!r}, which sets its own eta; expected kappa=None")
     if stream and int(getattr(method, "retilt", 0)) > 0:
         raise ValueError(f"method is {method!r}; expected retilt=0 for data in batches")
 
@@ -196,7 +194,7 @@ def _row_statistics(
 ) -> tuple[Array, Array, Array, Array, Array]:
     """The value, the bias, the standard error, the largest weight and the gap of each row.
 
-    The points of a row have reference weights proportional to exp(log_p), or equal ones for None.
+    The reference weights of a row are proportional to exp(log_p), and equal if log_p is None.
     """
     xp = array_namespace(f)
     n = f.shape[-1]

@@ -1,7 +1,7 @@
 """Perturbed points of a batch at all levels.
 
-Points are drawn in blocks whose size depends on the batch alone: the draws of one seed do not depend on the
-caller's chunk size.
+Points are drawn in blocks whose size depends on the batch alone, so the draws for a given seed do not
+depend on the caller's chunk size.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import concat, indices, regroup
 from phiball.refimpl.types import LevelGroup, PreparedProposal
 
-NUMBERS = 1 << 22  # coordinates that are drawn at a time
+NUMBERS = 1 << 22  # largest number of coordinates per block
 
 
 @dataclass(frozen=True)
 class PerturbedPoints:
     """The perturbed points of some data points, ordered by group, then by data point.
 
-    - `groups`: the levels, with the data points that are here.
-    - `points` (M,) + event, `index` (M,): the points, and the data point that each comes from.
+    - `groups`: the levels and their data points.
+    - `points` (M,) + event, `index` (M,): the points, and the data point of each.
     - `log_weights` (M,): the log of the reference density over the sampling density; None for zeros.
-    - `eta`: a number, or one for each data point that is here.
+    - `eta`: a number, or one per data point of `groups`.
     """
 
     groups: list[LevelGroup]
@@ -40,7 +40,7 @@ class PerturbedPoints:
         return int(self.index.shape[0])
 
     def _slice(self, groups: list[LevelGroup], points: slice, rows: slice) -> PerturbedPoints:
-        """The data points of `groups`, which have these positions among the points and the data points."""
+        """The part that belongs to `groups`, given its positions in `points` and in `eta`."""
         return PerturbedPoints(
             groups,
             self.points[points, ...],
@@ -53,7 +53,7 @@ class PerturbedPoints:
 def draw_points(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iterator[PerturbedPoints]:
     """Draw the perturbed points of all groups, in as few blocks as NUMBERS allows.
 
-    A data point's points are never divided between blocks.
+    The points of a data point are never split across blocks.
     """
     most = NUMBERS // max(1, prod(prepared.x.shape[1:]))
     if sum(len(group.members) << group.level for group in groups) <= most:
@@ -65,7 +65,7 @@ def draw_points(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) 
 
 
 def rechunk(blocks: Iterable[PerturbedPoints], chunk: int) -> Iterator[PerturbedPoints]:
-    """Regroup points into chunks of at most `chunk`; a data point with more is a chunk of its own."""
+    """Regroup points into chunks of at most `chunk`; a data point with more points forms its own chunk."""
     sized = (
         (part, len(group.members), 1 << group.level)
         for block in blocks
@@ -111,7 +111,7 @@ def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) 
 
 
 def _rows(groups: list[LevelGroup], x: Array) -> tuple[Array | None, int]:
-    """The data points to draw for, None for all in their order, and the number of points for each."""
+    """The data points to draw for (None: all, in order), and the number of points for each."""
     if len(groups) > 1:
         counts = [len(group.members) for group in groups]
         sizes = repeat_host([1 << group.level for group in groups], counts)
@@ -131,7 +131,7 @@ def _by_group(draws: PerturbedPoints) -> Iterator[PerturbedPoints]:
 
 
 def _slice_rows(draws: PerturbedPoints, rows: slice) -> PerturbedPoints:
-    """Some of the data points of draws with one group."""
+    """Select data points by position; `draws` must have a single group."""
     (group,) = draws.groups
     points = slice(rows.start << group.level, rows.stop << group.level)
     return draws._slice([_slice_group(group, rows)], points, rows)

@@ -37,8 +37,8 @@ class Consequence(StrEnum):
 class Reading(NamedTuple):
     """One reading of an ambiguous sentence, and the result of checking it.
 
-    >>> Reading("log is the logarithm to base 2", "true once it is rounded up").yields
-    'true once it is rounded up'
+    >>> Reading("log is the logarithm to base 2", "true after rounding up").yields
+    'true after rounding up'
     """
 
     sense: str
@@ -53,8 +53,8 @@ class Assessment:
     - `kind`: the kind of error.
     - `consequence`: its consequence for the paper's results.
     - `why`: the reason in one sentence.
-    - `follows`: the ids of claims whose errors cause this one, which is then not counted again.
-    - `reading`: the reading of an ambiguous sentence that is checked; empty if it is not ambiguous.
+    - `follows`: ids of the claims whose errors cause this one; it is then not counted as a separate error.
+    - `reading`: the reading that is checked if the sentence is ambiguous, else empty.
     - `others`: the other readings.
 
     >>> assessment = Assessment(Kind.MISPRINT, Consequence.NONE, "the index is l, and should be L")

@@ -40,7 +40,7 @@ class Search:
         seed: int,
         shrink: bool,
     ) -> bool:
-        """Return whether the statement, with `tested` as its other parameters, holds on all examples."""
+        """Return whether the statement holds on all examples; `tested` has its other arguments."""
 
         def check(**example: Any) -> None:
             self.take(evidence_of(statement, {**example, **tested}), example)
@@ -96,11 +96,11 @@ class Search:
                 raise Violated
             pieces.append(piece)
         if curves and example:
-            raise ValueError("a searched statement yields a curve; only statements without strategies may")
+            raise ValueError("only statements without strategies may yield a curve")
         if self.found:
             return
         self.curves = tuple(curves)
-        # Each fixed instance counts as an example; a drawn example may yield several pieces of evidence.
+        # Each fixed instance counts as an example; a drawn example counts once, however much it yields.
         self.examples += min(1, len(pieces)) if example else len(pieces)
         for piece in pieces:
             if piece.bound > 0 and (self.closest is None or _share(piece) > _share(self.closest)):

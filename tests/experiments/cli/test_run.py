@@ -30,7 +30,7 @@ def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["run", *map(str, arguments)])
 
 
-def test_help_lists_studies_and_options_with_the_values_of_the_paper() -> None:
+def test_help_lists_studies_and_options_with_values_per_scale() -> None:
     listed = call("--help").output
     assert "A tiny study." in listed
     assert all(name in listed for name in cli_run.STUDIES)
@@ -40,7 +40,7 @@ def test_help_lists_studies_and_options_with_the_values_of_the_paper() -> None:
     assert "--reading VALUE How it is read. One of plain, fancy. [paper: plain]" in words
 
 
-def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "12")  # tables are not truncated on a narrow terminal
     result = call("tiny", "--scale", "smoke", "--powers", "-.5, 3", "--seed", 5, "--n-jobs", 1)
@@ -82,15 +82,12 @@ def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
         ("--shard 3", "--shard is '3'; expected k/n with k from 1 to n, such as 2/4"),
         ("--shard 5/4", "--shard is '5/4'; expected k/n with k from 1 to n, such as 2/4"),
         ("--engine dask", "--address is ''; expected the address of the dask cluster"),
-        ("three", "--merge needs the folders of shards, and folders need --merge; expected both or neither"),
-        (
-            "--merge",
-            "--merge needs the folders of shards, and folders need --merge; expected both or neither",
-        ),
+        ("three", "--merge and the shard folders must be given together"),
+        ("--merge", "--merge and the shard folders must be given together"),
         ("--amount 3", "No such option: --amount"),
     ],
 )
-def test_bad_value_is_one_line(arguments: str, message: str, tmp_path: Path) -> None:
+def test_bad_value_gives_a_one_line_error(arguments: str, message: str, tmp_path: Path) -> None:
     result = call("tiny", *arguments.split(), "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert result.stderr.startswith(f"phiball: {message}")
@@ -98,7 +95,9 @@ def test_bad_value_is_one_line(arguments: str, message: str, tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_package_is_named_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_before_any_task_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = call("tiny", "--scale", "smoke", "--n-jobs", 1, "--out", tmp_path / "out")
     assert result.exit_code == 1

@@ -64,7 +64,7 @@ def fields(d: Divergence) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("backend_name", ["torch", "numba", "numpy"])
 def test_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
-    """Danskin's theorem, to the last bit. All but the gap carry gradients, and values do not change."""
+    """Danskin's theorem, bit for bit. All fields but the gap carry gradients; tracking changes no value."""
     rows = [[0.11, -0.42, 0.9], [1e8 + 0.11, 1e8, 1e8 - 0.3], [1.0, 1.0, 0.0]]
     with backend(backend_name):
         for d, dtype in product((*select(usual=True), anonymous(ENTROPIC)), (torch.float64, torch.float32)):
@@ -85,7 +85,7 @@ def test_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
             assert all(bool(torch.all(torch.isfinite(x))) for x in gradients), d.name
 
 
-def test_functions_without_derivatives_reject_tensors_that_require_them() -> None:
+def test_nondifferentiable_functions_reject_tensors_that_require_grad() -> None:
     f, eta, p = tensor(F[0], True), tensor(0.5, True), tensor([0.25] * 4, True)
     assert worst_case(f.detach(), eta, ENTROPIC).value.requires_grad
     assert worst_case(f.detach(), 0.5, ENTROPIC, p=p).value.requires_grad
@@ -119,7 +119,7 @@ def test_gradcheck_with_eta_and_p_shared_by_all_rows() -> None:
 @pytest.mark.parametrize("distribution", [False, True], ids=["uniform", "p"])
 @pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
 def test_backward_is_the_transpose_of_the_jvp(d: Divergence, distribution: bool) -> None:
-    """Also for kinked divergences, whose jvp is tested against finite differences."""
+    """`gradcheck` does not cover kinked divergences; test_derivatives.py checks their jvp."""
     f, eta, p = tensor(F, True), tensor(ETA, True), tensor(P, True)
     generator = torch.Generator().manual_seed(0)
     out = worst_case(f, eta, d, p=p if distribution else None)
@@ -172,20 +172,20 @@ def test_torch_func() -> None:
 def test_torch_func_on_all_fields(d: Divergence) -> None:
     """Value, mu and weights, row by row in backward mode and batched in both modes of torch.func."""
 
-    def together(f: Any, eta: Any, p: Any) -> Any:
+    def flat_fields(f: Any, eta: Any, p: Any) -> Any:
         return torch.cat([x.reshape(-1) for x in fields(d)(f, eta, p)])
 
     rows = tensor(F), tensor(ETA), tensor(P)
-    alone = [torch.autograd.functional.jacobian(together, row) for row in zip(*rows, strict=True)]
+    alone = [torch.autograd.functional.jacobian(flat_fields, row) for row in zip(*rows, strict=True)]
     expected = tuple(torch.stack(jacobians) for jacobians in zip(*alone, strict=True))
     for transform in (torch.func.jacrev, torch.func.jacfwd):
-        found = torch.func.vmap(transform(together, argnums=(0, 1, 2)))(*rows)
+        found = torch.func.vmap(transform(flat_fields, argnums=(0, 1, 2)))(*rows)
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.slow
-def test_torch_compile_gives_one_graph_with_a_model() -> None:
-    """Without warnings, for all fields and their gradients, at a price and within a budget."""
+def test_torch_compile_has_no_graph_breaks() -> None:
+    """Values and gradients of a model match eager mode, without warnings, with eta and with a budget."""
     compiler = "inductor" if which("g++") or which("clang++") else "aot_eager"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # importing torch's compiler raises deprecation warnings
@@ -199,10 +199,12 @@ def test_torch_compile_gives_one_graph_with_a_model() -> None:
 
     def loss(x: Any, eta: Any, p: Any) -> Any:
         f = (model(x)[:, 0] - 1) ** 2
-        price, radius = worst_case(f, eta, QUADRATIC, p=p), worst_case(f, budget=0.1, divergence=ENTROPIC)
+        penalized = worst_case(f, eta, QUADRATIC, p=p)
+        budgeted = worst_case(f, budget=0.1, divergence=ENTROPIC)
         tail = worst_case(f, eta, cvar, p=p)
-        found = price.value, price.mu, price.weights @ x, radius.value, radius.eta, radius.weights @ x
-        return torch.cat([part.reshape(-1) for part in (*found, tail.value, tail.weights @ x)])
+        parts = penalized.value, penalized.mu, penalized.weights @ x, tail.value, tail.weights @ x
+        parts += budgeted.value, budgeted.eta, budgeted.weights @ x
+        return torch.cat([part.reshape(-1) for part in parts])
 
     with warnings.catch_warnings(), inductor.patch(compile_threads=1):
         warnings.simplefilter("error")
@@ -215,7 +217,7 @@ def test_torch_compile_gives_one_graph_with_a_model() -> None:
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, factors))
 
 
-def test_weights_that_underflow_give_no_nan() -> None:
+def test_underflowing_weights_have_finite_gradients() -> None:
     for d in (ENTROPIC, QUADRATIC, cressie_read(0.5), cressie_read(3)):
         f, eta, p = tensor([0.0, 1.0, -3.0], True), tensor(1e-9, True), tensor([0.2, 0.5, 0.3], True)
         out = worst_case(f, eta, d, p=p)

@@ -64,7 +64,7 @@ def plan_reaches_delta(L: float, D: float, ratio: float, plan: Planner = convex_
 
 
 def _proof(delta: float, M: float, D: float) -> tuple[int, float]:
-    """T and the step size of the proof for a given M."""
+    """T and the step size from the proof for a given M."""
     T = max(1, ceil(4 * M**2 * D**2 / delta**2))
     return T, D / (M * sqrt(T))
 
@@ -73,7 +73,7 @@ SLOPE, DELTA, SMALLER = 0.01, 0.002, (1e-4, 1e-5)
 
 
 def _missed(delta: float, M: float, reach: float) -> tuple[int, float]:
-    """T of the proof, and the gap of the run, for F = 0.01 abs(theta) from theta_1 = 1."""
+    """T from the proof, and the resulting gap, for F = 0.01 abs(theta) from theta_1 = 1."""
     T, step = _proof(delta, M, reach + delta / 2)
     return T, mean_gap(PiecewiseLinear(SLOPE, SLOPE, 0.0, 1.0, 0.0, T), projected_sgd, step)
 
@@ -94,7 +94,7 @@ def _within_theorem_2(reach: float) -> Iterator[Evidence]:
 
 
 def _smaller(reach: float) -> str:
-    """The gaps for smaller delta, in words."""
+    """Describe the gaps for smaller delta."""
     found = ((delta, *_missed(delta, 2 * SLOPE**2, reach)) for delta in SMALLER)
     return "; ".join(f"for delta = {delta:g}, T = {T} and the gap is {gap:.2g}" for delta, T, gap in found)
 
@@ -108,8 +108,8 @@ def _one_step() -> Evidence:
         0.0,
         f"F = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}. To test M alone, T is "
         "computed with |theta_1 - theta_*| = 1 in place of F(theta_1) - F(theta_*), as F1 requires. M = 2 "
-        f"L_f^2 = 0.0002 gives T = {T}, hence no step and a gap of F(1) = {gap:.2g}; M = sqrt 2 L_f gives T "
-        f"= {enough} and a gap of {met:.2g}. Smaller delta fail too: {_smaller(1.0)}",
+        f"L_f^2 = 0.0002 gives T = {T}, so no step is taken and the gap is F(1) = {gap:.2g}; M = sqrt 2 L_f "
+        f"gives T = {enough} and a gap of {met:.2g}. Smaller values of delta fail too: {_smaller(1.0)}",
     )
 
 
@@ -230,17 +230,17 @@ def cost_in_delta(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
 
 @cost_in_delta.counterexample(margin=0.0079, meets=partial(_within_theorem_2, SLOPE))
 def _plan_of_the_proof() -> Evidence:
-    T, gap = _missed(DELTA, 2 * SLOPE**2, SLOPE)  # with the gap of the values, as printed
+    T, gap = _missed(DELTA, 2 * SLOPE**2, SLOPE)  # with F(theta_1) - F(theta_*), as printed
     return Evidence(
         gap - DELTA,
         0.0,
         f"f = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}: with the constants of the "
-        f"proof M = 2 L_f^2 = 0.0002 and T = {T}, hence no step and a gap of F(1) = {gap:.2g}. Smaller "
-        f"delta fail too: {_smaller(SLOPE)}",
+        f"proof M = 2 L_f^2 = 0.0002 and T = {T}, so no step is taken and the gap is F(1) = {gap:.2g}. "
+        f"Smaller values of delta fail too: {_smaller(SLOPE)}",
     )
 
 
-cost_in_delta.mutant("the level of delta^2")(
+cost_in_delta.mutant("uses the level for delta^2")(
     altered(convex_plan, estimator=lambda made: type(made.estimator)(min(30, 2 * made.estimator.level)))
 )
 
