@@ -17,8 +17,8 @@ STANDS = (
     "(Theorem 1 (I), Proposition 1, Theorem 4 (II)) need one more condition on phi. Examples 2 to 5 satisfy "
     "these conditions, and Example 1 that of Theorem 1 if alpha < 1. The complexity orders of Theorems 2 and "
     "3, the guarantees of Algorithm 2 for its weights and multiplier (for Example 3 once its phi is replaced "
-    "by (x - 1)^2/2), the other regularization effects and the generalization bounds hold as printed. Proposition 3 (I) has to be "
-    "weakened; the weaker form is enough for Theorem 2."
+    "by (x - 1)^2/2), the other regularization effects and the generalization bounds hold as "
+    "printed. Proposition 3 (I) has to be weakened; the weaker form is enough for Theorem 2."
 )
 TITLES = {
     Consequence.RESULT: "Results to restate",

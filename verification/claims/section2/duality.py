@@ -334,8 +334,8 @@ def _not_reached() -> Evidence:
     return Evidence(
         min(short),
         0.0,
-        f"{note} to losses in [1 - e, 1] gives {', '.join(shown)} for e = 0.1, 0.01, 0.001, below the supremum "
-        f"{dual:.4g} by 0.3 e; it is approached as e -> 0 and not attained",
+        f"{note} to losses in [1 - e, 1] gives {', '.join(shown)} for e = 0.1, 0.01, 0.001, below the "
+        f"supremum {dual:.4g} by 0.3 e; it is approached as e -> 0 and not attained",
     )
 
 

@@ -152,8 +152,8 @@ def _curl() -> Evidence:
         "2 pi; theta = (1, 0). For two points the first midpoint is mu = (f_1 + f_2)/2, which is optimal "
         f"up to eps = {gap:.2f}, and gamma = (e^u, e^-u)/2 with u = (f_1 - f_2)/2. The curl of V is sinh(u) "
         "sin(pi (x_2 - x_1))/2, whose factors are both positive if x_1 < x_2 and both negative if x_1 > "
-        f"x_2. So E V has curl {by_hand:.4f} (by finite differences {once:.4f}), while a gradient has curl 0; "
-        f"after 60 halvings the curl is {'less than 1e-6' if abs(often) < 1e-6 else often}",
+        f"x_2. So E V has curl {by_hand:.4f} (by finite differences {once:.4f}), while a gradient has curl "
+        f"0; after 60 halvings the curl is {'less than 1e-6' if abs(often) < 1e-6 else often}",
     )
 
 
