@@ -320,8 +320,8 @@ def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettin
         return random_search(problem, problem.x, ball, n_queries=settings.n_queries, rng=rng)
     if name == "fgm":
         return fgm(problem.loss, problem.x, ball, gradient=problem.gradient)
-    effort: dict[str, Any] = {"steps": settings.steps, "restarts": settings.restarts}
-    return pgm(problem.loss, problem.x, ball, gradient=problem.gradient, rng=rng, **effort)
+    options: Any = {"gradient": problem.gradient, "steps": settings.steps, "restarts": settings.restarts}
+    return pgm(problem.loss, problem.x, ball, rng=rng, **options)
 
 
 def _wrong_in_huge_ball(

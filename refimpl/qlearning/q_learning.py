@@ -36,6 +36,9 @@ class Transition:
     - `s_next`: the row of the neighbourhood that the step led to: a state of a table, or 0 for the single row
       of `Grid.perturbed` at a continuous state.
     - `done`: whether the step ended the episode, so that V(s') = 0.
+
+    >>> Transition(s=2, a=0, reward=-1.0, s_next=3)
+    Transition(s=2, a=0, reward=-1.0, s_next=3, done=False)
     """
 
     s: int

@@ -13,7 +13,13 @@ ExampleLoss = Callable[[Array, Array], Array]
 
 @dataclass(frozen=True)
 class PointwiseLoss:
-    """A loss(x, i) made by `pointwise_loss`: the losses of a model at points x, with labels y[i]."""
+    """A loss(x, i) made by `pointwise_loss`: the losses of a model at points x, with labels y[i].
+
+    >>> import numpy as np
+    >>> loss = pointwise_loss(lambda x: x[:, 0], np.array([0.0, 3.0]))
+    >>> loss.with_labels(np.array([1.0]))(np.array([[4.0]]), np.array([0]))  # (4 - 1)^2
+    array([9.])
+    """
 
     model: Callable[[Array], Array]
     y: Array | None = None
