@@ -42,7 +42,7 @@ def atomic_write(file: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_whole(file: Path, text: str) -> Path:
+def write_text_atomic(file: Path, text: str) -> Path:
     """Replace a file with `text`, atomically, and return its path."""
     with atomic_write(file) as stream:
         stream.write(text.encode())

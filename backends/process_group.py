@@ -19,7 +19,7 @@ def in_process_group() -> bool:
 
 
 @contextmanager
-def synchronised_once() -> Iterator[Callable[[], None]]:
+def sync_gradients_once() -> Iterator[Callable[[], None]]:
     """Delay the gradient averaging of DistributedDataParallel until the yielded `release()` is called.
 
     In the block, a model wrapped in DistributedDataParallel accumulates gradients without averaging them over
@@ -77,7 +77,7 @@ def process_group() -> Iterator[tuple[int, int]]:
         group.destroy_process_group()
 
 
-def from_first(value: T) -> T:
+def broadcast_object(value: T) -> T:
     """The `value` of the first process, on all processes; `value` itself without a process group."""
     if not in_process_group():
         return value

@@ -23,7 +23,7 @@ import pdoc.render
 import pdoc.render_helpers
 import pdoc.search
 
-from phiball.backends.files import write_whole
+from phiball.backends.files import write_text_atomic
 from phiball.verification.report.math import formula
 
 NAMESPACES = (
@@ -158,7 +158,7 @@ def build(folder: Path) -> list[Path]:
         texts["search.js"] = pdoc.render.search_index(pages)
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / name, text)
+        write_text_atomic(folder / name, text)
     return [folder / name for name in texts]
 
 

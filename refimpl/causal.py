@@ -21,8 +21,8 @@ from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import (
+    check_array,
     check_same_array_type,
-    valid_array,
     valid_count,
     valid_distribution,
     valid_number,
@@ -57,7 +57,7 @@ class Conditional:
     def __post_init__(self) -> None:
         for name in ("x", "z", "share", "weight"):
             array = getattr(self, name)
-            valid_array(name, array)
+            check_array(name, array)
             check_same_array_type(name, array, self.x, other="x", dtype=True)
             if not array_namespace(array).all(array_namespace(array).isfinite(detach(array))):
                 raise ValueError(f"{name} contains NaN or an infinity; expected finite numbers")
@@ -86,8 +86,8 @@ class Conditional:
         >>> data.share.shape, data.weight.tolist()
         ((2, 5), [0.5, 0.5])
         """
-        valid_array("x", x)
-        valid_array("z", z)
+        check_array("x", x)
+        check_array("z", z)
         xp = array_namespace(x)
         if x.ndim == 0 or x.shape[0] == 0 or z.ndim < 2 or 0 in z.shape[:2]:
             raise ValueError(
@@ -111,8 +111,8 @@ class Conditional:
         >>> data.x.tolist(), data.z.tolist(), data.share.tolist()
         ([[1.0], [2.0]], [[6.0, 6.0], [5.0, 7.0]], [[1.0, 0.0], [0.5, 0.5]])
         """
-        valid_array("x", x)
-        valid_array("z", z)
+        check_array("x", x)
+        check_array("z", z)
         check_same_array_type("z", z, x, other="x", dtype=True)
         xp = array_namespace(x)
         if x.ndim == 0 or z.ndim == 0 or x.shape[0] != z.shape[0] or x.shape[0] == 0:
@@ -124,7 +124,7 @@ class Conditional:
             raise ValueError("x contains NaN or an infinity; expected finite numbers")
         if weight is None:
             weight = xp.full(x.shape[:1], 1 / x.shape[0], dtype=x.dtype, device=device(x))
-        valid_array("weight", weight)
+        check_array("weight", weight)
         check_same_array_type("weight", weight, x, other="x", dtype=True)
         if tuple(weight.shape) != tuple(x.shape[:1]):
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected {tuple(x.shape[:1])}")
@@ -327,7 +327,7 @@ def causal_value(
     (0.625, 1.0, [[0.0, 1.0]])
     """
     _valid_conditional(data)
-    valid_array("points", points)
+    check_array("points", points)
     check_same_array_type("points", points, data.x, other="data.x", dtype=True)
     K, event = data.x.shape[0], tuple(data.x.shape[1:])
     if points.ndim != data.x.ndim + 1 or tuple(points.shape) != (K, points.shape[1], *event):

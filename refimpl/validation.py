@@ -65,7 +65,7 @@ def valid_rng(rng: Rng | None) -> Rng:
     return rng
 
 
-def valid_array(name: str, x: Array) -> None:
+def check_array(name: str, x: Array) -> None:
     """Raise unless `x` is an array of real floating-point numbers."""
     if not is_array_api_obj(x):
         raise TypeError(
@@ -74,14 +74,14 @@ def valid_array(name: str, x: Array) -> None:
         )
     if hasattr(x, "mask") and hasattr(x, "filled"):
         raise TypeError(f"{name} is a masked array; expected a plain array, with p = 0 at masked entries")
-    _valid_memory(name, x)
+    _check_memory(name, x)
     xp = array_namespace(x)
     if x.dtype not in (xp.float32, xp.float64):
         order = "" if getattr(x.dtype, "isnative", True) else ", which is not in native byte order"
         raise TypeError(f"{name} has dtype {x.dtype}{order}; expected float32 or float64")
 
 
-def _valid_memory(name: str, x: Array) -> None:
+def _check_memory(name: str, x: Array) -> None:
     """Raise if `x` is a sparse torch tensor or one on the meta device."""
     layout = str(getattr(x, "layout", "torch.strided"))
     if layout != "torch.strided":
@@ -90,9 +90,9 @@ def _valid_memory(name: str, x: Array) -> None:
         raise TypeError(f"{name} is on the meta device, which holds no numbers; expected a tensor with data")
 
 
-def valid_losses(losses: Array) -> None:
+def check_losses(losses: Array) -> None:
     """Raise unless `losses` is a floating-point array with at least one entry per row."""
-    valid_array("losses", losses)
+    check_array("losses", losses)
     if losses.ndim == 0 or losses.shape[-1] == 0:
         raise ValueError(
             f"losses has shape {tuple(losses.shape)}; expected at least one loss along the last axis"
@@ -109,7 +109,7 @@ def all_finite(x: Array) -> bool:
         return isfinite(float(xp.sum(x))) or bool(xp.all(xp.isfinite(x)))
 
 
-def valid_finite(name: str, x: Array) -> None:
+def check_finite(name: str, x: Array) -> None:
     """Raise unless every entry of `x` is finite."""
     if not all_finite(x):
         raise ValueError(f"{name} contains {_first_bad(x)}; expected finite numbers")
@@ -216,7 +216,7 @@ def check_budget_range(budget: Array) -> None:
 
 
 def _check_setting(name: str, x: Array, losses: Array, shape: tuple[int, ...], rows: str) -> None:
-    valid_array(name, x)
+    check_array(name, x)
     check_same_array_type(name, x, losses)
     if not broadcasts(x.shape, shape):
         raise ValueError(
@@ -235,7 +235,7 @@ def valid_p(p: Array | None, losses: Array) -> Array | None:
 
 def check_p(p: Array, losses: Array) -> None:
     """Raise unless `p` has the right type and shape."""
-    valid_array("p", p)
+    check_array("p", p)
     check_same_array_type("p", p, losses)
     if p.ndim == 0 or p.shape[-1] != losses.shape[-1] or not broadcasts(p.shape, losses.shape):
         raise ValueError(

@@ -58,8 +58,8 @@ def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> 
 
 
 @compiled()
-def perturbed(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, weight: Any) -> int:
-    """Fill index and weight with the distribution of `Grid.perturbed` at a state x (d,); return its length.
+def neighbourhood_at(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, weight: Any) -> int:
+    """Fill index and weight with the distribution of `Grid.neighbourhood_at` at x (d,); return its length.
 
     index and weight must hold the product over dimensions of min(bins, ceil(2 radius/width) + 1) entries.
     """

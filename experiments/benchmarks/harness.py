@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from rich.console import Console
 
-from phiball.backends.files import write_whole
+from phiball.backends.files import write_text_atomic
 from phiball.backends.progress import Progress, Update, silent
 from phiball.backends.provenance import versions
 from phiball.experiments.framework.tables import ReportTable
@@ -259,10 +259,12 @@ def write_benchmark(report: BenchmarkReport, name: str, out: Path, details: Row)
     files = [out / f"{name}.json", out / f"{name}.md"]
     tables = {table.title: table.rows for table in report.tables}
     record = {**details, "findings": list(report.findings), "tables": tables}
-    write_whole(files[0], json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_text_atomic(files[0], json.dumps(record, indent=1, allow_nan=False) + "\n")
     facts = [*(f"{key}: {value}" for key, value in details.items()), *report.findings]
     page = [f"# phiball bench {name}", "", *(f"- {fact}" for fact in facts), ""]
-    write_whole(files[1], "\n".join([*page, *(table.formatted().markdown() for table in report.tables)]))
+    write_text_atomic(
+        files[1], "\n".join([*page, *(table.formatted().markdown() for table in report.tables)])
+    )
     for file, draw in (report.figures or {}).items():
         draw(out / file)
         files.append(out / file)

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from phiball.backends.files import atomic_write, read_json, write_whole
+from phiball.backends.files import atomic_write, read_json, write_text_atomic
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.shards import Shard
 from phiball.experiments.framework.study import Study
@@ -23,7 +23,7 @@ def write_table(table: Table, out: Path) -> Path:
     writer = csv.DictWriter(stream, list(names), restval="", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(table.rows)
-    return write_whole(out / "table.csv", stream.getvalue())
+    return write_text_atomic(out / "table.csv", stream.getvalue())
 
 
 def write_figures(study: Study[Any], table: Table, out: Path) -> list[Path]:
@@ -50,7 +50,7 @@ def write_run_report(study: Study[Any], table: Table, figures: list[Path], out: 
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     origin = f"backend {record['backend']}; {record['machine']}; revision {record['revision'] or 'unknown'}"
     lines += [f"Settings: {settings}. Seed {record['seed']}; {versions}; {origin}."]
-    return write_whole(out / "report.md", "\n".join(lines) + "\n")
+    return write_text_atomic(out / "report.md", "\n".join(lines) + "\n")
 
 
 def task_list(study: Study[Any], config: Any, out: Path, shard: Shard | None = None) -> ReportTable:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from phiball.backends.files import read_json, write_whole
+from phiball.backends.files import read_json, write_text_atomic
 from phiball.experiments.framework.compute import read_files, write_files
 
 
@@ -53,4 +53,4 @@ def join(folder: Path, out: Path) -> None:
                 raise ValueError(f"{file} and {there} differ; expected the same row")
             continue
         write_files(out / "tasks" / file.stem, read_files(folder / "tasks" / file.stem))
-        write_whole(there, json.dumps(row, allow_nan=True) + "\n")
+        write_text_atomic(there, json.dumps(row, allow_nan=True) + "\n")

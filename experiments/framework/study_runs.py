@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from phiball.backends import Rng, rng
-from phiball.backends.files import lock, read_json, write_whole
-from phiball.backends.process_group import from_first, process_group
+from phiball.backends.files import lock, read_json, write_text_atomic
+from phiball.backends.process_group import broadcast_object, process_group
 from phiball.backends.progress import Update, silent
 from phiball.backends.provenance import differences, origin, provenance
 from phiball.backends.workers import on_cluster, run_tasks
@@ -73,13 +73,13 @@ def run_study(
             raise ValueError("a cluster is selected; expected processes under torchrun")
         folder = RunFolder(out, seed, n_jobs, update, shard, bool(merge) and shard is None, rank, ranks)
         if rank > 0:
-            from_first(None)  # wait until the first process has opened the folder
+            broadcast_object(None)  # wait until the first process has opened the folder
             return study.compute(config, rng(seed), folder.map_tasks), []
         with folder.locked():
             folder.open(study, config, resume)
             for other in merge:
                 folder.join(other)
-            from_first(None)
+            broadcast_object(None)
             table = study.compute(config, rng(seed), folder.map_tasks)
             figures = write_figures(study, table, out)
             return table, [write_table(table, out), *figures, write_run_report(study, table, figures, out)]
@@ -128,7 +128,7 @@ class RunFolder:
         else:
             for old in [*self.path.glob("rows/*.json"), *self.path.glob("tasks/*/*")]:
                 old.unlink()
-            write_whole(file, json.dumps(asked, indent=1) + "\n")
+            write_text_atomic(file, json.dumps(asked, indent=1) + "\n")
         (self.path / "rows").mkdir(exist_ok=True)
 
     def join(self, other: Path) -> None:
@@ -146,7 +146,7 @@ class RunFolder:
         mine = list(range(len(tasks))) if self.shard is None else self.shard.choose(works)
         stage = str(tasks[0].get("stage", "")) if tasks else ""
         if not self.only_join:
-            missing = from_first([k for k in mine if not files[k].exists()])
+            missing = broadcast_object([k for k in mine if not files[k].exists()])
 
             def report() -> None:
                 left = [k for k in missing if not files[k].exists()]
@@ -155,7 +155,7 @@ class RunFolder:
 
             todo = [(tasks[k], task_source(rng, tasks[k]), files[k], folders[k]) for k in missing]
             self._compute(study, config, todo, report)
-            from_first(None)  # wait until all rows are written
+            broadcast_object(None)  # wait until all rows are written
         absent = [study.label(task) for task, file in zip(tasks, files, strict=True) if not file.exists()]
         if absent and self.shard is not None:
             raise ShardDoneError(
@@ -201,7 +201,7 @@ class RunFolder:
                 _, _, file, folder = todo[k]
                 if self.rank == 0:
                     write_files(folder, left)
-                    write_whole(file, json.dumps(content, allow_nan=True) + "\n")
+                    write_text_atomic(file, json.dumps(content, allow_nan=True) + "\n")
                 report()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends.files import write_whole
+from phiball.backends.files import write_text_atomic
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.robustness.models import CLASSIFIER
 
@@ -55,7 +55,7 @@ class RobustnessReport:
         formats = {".html": report_html, ".json": report_json, ".csv": report_csv}
         text = formats[file.suffix](self.summary)
         file.parent.mkdir(parents=True, exist_ok=True)
-        return write_whole(file, text)
+        return write_text_atomic(file, text)
 
 
 def report_json(summary: dict[str, Any]) -> str:

@@ -164,7 +164,7 @@ def train_network(
         on_step(step + 1, total, float(np.mean(seen)) if seen else curve[-1])
         if checkpoint is None:
             continue
-        if step + 1 == total or ranks.from_first(monotonic() - saved >= checkpoint.save_every):
+        if step + 1 == total or ranks.broadcast_object(monotonic() - saved >= checkpoint.save_every):
             state = {"about": about, "step": step + 1, "curve": curve, "seen": seen}
             if step + 1 < total:  # the last checkpoint holds only the network
                 drawn = ranks.gather(rng.state())
@@ -172,7 +172,7 @@ def train_network(
                 state |= {} if kept_points is None else {"kept_points": kept_points}
             if ranks.rank == 0:
                 write_checkpoint(checkpoint.file, {**state, "model": model.state_dict()})
-            ranks.from_first(True)  # a barrier: all wait until it is written
+            ranks.broadcast_object(True)  # a barrier: all wait until it is written
             saved = monotonic()
     return curve
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from phiball.backends import Array, Rng
-from phiball.backends.process_group import from_first, in_process_group
+from phiball.backends.process_group import broadcast_object, in_process_group
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Ranks:
         import_module("torch.distributed").all_reduce(total)
         return float(total) / self.count
 
-    def from_first(self, flag: bool) -> bool:
+    def broadcast_object(self, flag: bool) -> bool:
         """Return the flag of the first process, since clocks differ."""
-        return flag if self.count == 1 else from_first(flag)
+        return flag if self.count == 1 else broadcast_object(flag)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, by rank."""

@@ -10,16 +10,16 @@ from phiball.refimpl.distributions.feature_scale import FeatureScale
 from phiball.refimpl.distributions.moments import coordinate_variance, log_mgf, log_volume
 from phiball.refimpl.distributions.norms import (
     check_overflow,
+    check_pair,
     dual,
     flat,
     length,
     soft_threshold,
     split,
-    valid_pair,
 )
 from phiball.refimpl.distributions.tilting import TILTABLE
 from phiball.refimpl.numerics import largest
-from phiball.refimpl.validation import all_finite, valid_count, valid_finite
+from phiball.refimpl.validation import all_finite, check_finite, valid_count
 
 
 class Geometry:
@@ -93,7 +93,7 @@ class Geometry:
         """
         kind = getattr(points, "dtype", None)
         points, x = to_single(points), to_single(x)
-        valid_pair(points, x, event_ndim)
+        check_pair(points, x, event_ndim)
         xp = array_namespace(points)
         eps = float(xp.finfo(kind).eps)
         d = prod(points.shape[points.ndim - event_ndim :])
@@ -125,7 +125,7 @@ class Geometry:
         if is_half(points):
             nearest = self.project(to_single(points), to_single(x), event_ndim=event_ndim)
             return array_namespace(points).astype(nearest, points.dtype)
-        valid_pair(points, x, event_ndim)
+        check_pair(points, x, event_ndim)
         xp = array_namespace(points)
         if self.feature_scale is not None:
             v, _ = self.feature_scale.divide(points - x, event_ndim)
@@ -174,7 +174,7 @@ class Geometry:
         with ignore_float_warnings():
             v = flat(self._scaled(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
-        valid_finite("g" if self.feature_scale is None else "feature_scale times g", v)
+        check_finite("g" if self.feature_scale is None else "feature_scale times g", v)
         check_overflow("radius", self.radius, self.reach, v[..., :0])
         if self.norm == inf:
             b = xp.sign(v)

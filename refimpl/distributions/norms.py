@@ -7,7 +7,7 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl.numerics import largest
-from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array, valid_number
+from phiball.refimpl.validation import broadcasts, check_array, check_same_array_type, valid_number
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
 """Exponents of the norms by name."""
@@ -37,7 +37,7 @@ def norm_name(norm: str | float) -> str:
 
 def split(x: Array, event_ndim: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The batch shape and the event shape of x, whose last `event_ndim` axes are one point."""
-    valid_array(name, x)
+    check_array(name, x)
     if isinstance(event_ndim, bool) or not isinstance(event_ndim, int) or not 0 <= event_ndim <= x.ndim:
         raise ValueError(
             f"event_ndim is {event_ndim!r}; expected a whole number from 0 to {x.ndim}, because {name} has "
@@ -56,7 +56,7 @@ def flat(x: Array, event_ndim: int, name: str) -> Array:
     return array_namespace(x).reshape(x, (*batch, prod(event)))
 
 
-def valid_pair(points: Array, x: Array, event_ndim: int) -> None:
+def check_pair(points: Array, x: Array, event_ndim: int) -> None:
     """Raise unless points and centres x have one event shape, and their batches broadcast."""
     _, event = split(points, event_ndim, "points")
     _, centre = split(x, event_ndim, "x")

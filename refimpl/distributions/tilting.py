@@ -14,7 +14,7 @@ from phiball.backends import Array, Rng, array_namespace, detach, kernel
 from phiball.refimpl.distributions.moments import debye_series, log_bessel, log_mgf
 from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.numerics import largest
-from phiball.refimpl.validation import check_same_array_type, valid_array
+from phiball.refimpl.validation import check_array, check_same_array_type
 
 TILTABLE = (1.0, 2.0, inf)  # norms with an exact sampler
 _TINY = 1e-30  # a smaller tilt has no effect, also in float32
@@ -44,7 +44,7 @@ def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> 
 
 def valid_tilt(s: Array, x: Array) -> tuple[Array, float]:
     """The tilt `s` without gradient and its largest |s_j|; raise unless it is finite and like x."""
-    valid_array("s", s)
+    check_array("s", s)
     check_same_array_type("s", s, x, other="x")
     if tuple(s.shape) != tuple(x.shape) or s.dtype != x.dtype:
         raise ValueError(

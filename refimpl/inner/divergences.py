@@ -388,15 +388,6 @@ def centred(d: Divergence) -> Divergence:
     )
 
 
-def valid_divergence(divergence: Divergence) -> None:
-    """Raise unless `divergence` is a Divergence."""
-    if not isinstance(divergence, Divergence):
-        raise TypeError(
-            f"divergence is {divergence!r}; expected a Divergence such as ENTROPIC, QUADRATIC or "
-            "cressie_read(1.5)"
-        )
-
-
 DIVERGENCES = {d.name: d for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)}
 """The divergences without parameters, by name; claims and tests run on them."""
 
@@ -410,9 +401,13 @@ def as_divergence(divergence: str | Divergence) -> Divergence:
     >>> as_divergence("chi2") is QUADRATIC
     True
     """
-    if not isinstance(divergence, str):
-        valid_divergence(divergence)
+    if isinstance(divergence, Divergence):
         return divergence
+    if not isinstance(divergence, str):
+        raise TypeError(
+            f"divergence is {divergence!r}; expected a name such as 'kl' or a Divergence such as "
+            "cressie_read(1.5)"
+        )
     name = _ALIASES.get(divergence, divergence)
     if name not in DIVERGENCES:
         names = ", ".join([*DIVERGENCES, *_ALIASES])

@@ -18,11 +18,11 @@ from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.refimpl.numerics import add_up, to_double, tolerance, total
 from phiball.refimpl.validation import (
     broadcasts,
+    check_array,
+    check_finite,
+    check_losses,
     check_same_array_type,
-    valid_array,
     valid_eta,
-    valid_finite,
-    valid_losses,
     valid_number,
     valid_p,
 )
@@ -123,13 +123,13 @@ def dual_value(
     if isinstance(mu, (int, float)):
         valid_number("mu", mu)
         mu = xp.full_like(eta, mu)
-    valid_array("mu", mu)
+    check_array("mu", mu)
     check_same_array_type("mu", mu, f)
     if not broadcasts(mu.shape, eta.shape):
         raise ValueError(
             f"mu has shape {tuple(mu.shape)}; expected one that broadcasts to {tuple(eta.shape)}"
         )
-    valid_finite("mu", mu)
+    check_finite("mu", mu)
     f, eta, mu = to_double(f), to_double(eta), xp.broadcast_to(to_double(detach(mu)), eta.shape)
     with ignore_float_warnings():
         top, _ = shifted(f, p)
@@ -164,7 +164,7 @@ def primal_value(
     divergence = as_divergence(divergence)
     f, eta, p = _problem(losses, eta, p)
     xp, dtype = array_namespace(f), f.dtype
-    valid_array("weights", weights)
+    check_array("weights", weights)
     check_same_array_type("weights", weights, f)
     if weights.ndim == 0 or not broadcasts(weights.shape, f.shape) or weights.shape[-1] != f.shape[-1]:
         raise ValueError(
@@ -195,10 +195,10 @@ def primal_value(
 
 def _problem(losses: Array, eta: float | Array, p: Array | None) -> tuple[Array, Array, Array]:
     """(f, eta, p) as valid arrays of the right shape, p in double precision."""
-    valid_losses(losses)
+    check_losses(losses)
     f = detach(losses)
     eta, p = valid_eta(detach(eta), f), valid_p(None if p is None else detach(p), f)
-    valid_finite("losses", f)
+    check_finite("losses", f)
     xp = array_namespace(f)
     uniform = xp.full(f.shape, 1 / f.shape[-1], dtype=xp.float64, device=device(f)) if p is None else p
     return f, eta, uniform

@@ -9,7 +9,7 @@ from phiball.refimpl.inner.derivatives import Solved
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array, valid_number
+from phiball.refimpl.validation import broadcasts, check_array, check_same_array_type, valid_number
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def worst_case_jvp(
 def _direction(name: str, x: Array | None, losses: Array, shape: tuple[int, ...]) -> Array | None:
     if x is None:
         return None
-    valid_array(name, x)
+    check_array(name, x)
     check_same_array_type(name, x, losses)
     if not broadcasts(x.shape, shape):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected one that broadcasts to {tuple(shape)}")

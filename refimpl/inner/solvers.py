@@ -15,7 +15,7 @@ from typing import Any
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, kernel
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, total, two_sum
-from phiball.refimpl.validation import double_distribution, valid_finite
+from phiball.refimpl.validation import check_finite, double_distribution
 
 Solution = tuple[Array, ...]  # (value, mu, weights, gap), and eta where the problem has a budget
 _STEPS = 200  # more than any method needs; bounds the loop on NaN
@@ -114,7 +114,7 @@ def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = ""
     """Raise unless a field `x` of a solution is finite; a loss that is not finite is reported first."""
     xp = array_namespace(x)
     if not xp.all(xp.isfinite(x)):
-        valid_finite("losses", losses)
+        check_finite("losses", losses)
         message = message or "losses / eta overflows {}: rescale the losses or increase eta"
         hint = ", or test the divergence with check_divergence" if d.family is None else ""
         raise ValueError(message.format(losses.dtype) + hint)

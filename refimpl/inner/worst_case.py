@@ -34,17 +34,17 @@ from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.solvers import Solution, solve, solve_by_length, solve_ragged
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
+    check_array,
     check_budget,
     check_budget_range,
     check_eta,
     check_eta_range,
+    check_finite,
+    check_losses,
     check_p,
     check_same_array_type,
-    valid_array,
     valid_budget,
     valid_eta,
-    valid_finite,
-    valid_losses,
     valid_p,
 )
 
@@ -157,7 +157,7 @@ class _Problem:
         raise NotImplementedError
 
     def validate(self, losses: Array, setting: float | Array, p: Array | None) -> None:
-        valid_losses(losses)
+        check_losses(losses)
         self.check_setting(setting, losses)
         if p is not None:
             check_p(p, losses)
@@ -171,7 +171,7 @@ class _Problem:
         if validated:
             self.check_range(setting)
             return back(self.maximise(f, setting, p))
-        valid_losses(f)
+        check_losses(f)
         setting = self.valid_setting(setting, f)
         if p is not None:
             check_p(p, f)
@@ -214,7 +214,7 @@ class _Budget(_Problem):
     def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
         p = valid_p(p, f)
         if self.check and p is not None:
-            valid_finite("losses", f)  # also where p is zero
+            check_finite("losses", f)  # also where p is zero
         return solve_budget(f, setting, p, self.divergence, self.check)
 
     def maximise_ragged(self, f: Array, offsets: Array, setting: Array, p: Array | None) -> Solution:
@@ -239,7 +239,7 @@ def _rows_of(eta: float | Array, value: Array) -> Array:
 def _solve_ragged(
     problem: _Problem, losses: Array, offsets: Array, setting: float | Array, p: Array | None
 ) -> Solution:
-    valid_array("losses", losses)
+    check_array("losses", losses)
     if losses.ndim != 1 or losses.shape[0] == 0:
         raise ValueError(
             f"losses has shape {tuple(losses.shape)}; with offsets, expected a nonempty flat array"
@@ -247,7 +247,7 @@ def _solve_ragged(
     offsets = _valid_offsets(offsets, losses)
     setting = problem.valid_setting(setting, losses, (offsets.shape[0] - 1,), rows="(len(offsets) - 1,)")
     if p is not None:
-        valid_array("p", p)
+        check_array("p", p)
         check_same_array_type("p", p, losses)
         if p.shape != losses.shape:
             raise ValueError(

@@ -14,7 +14,7 @@ from phiball.refimpl.linear.multinomial_objective import MultinomialObjective
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import valid_data
-from phiball.refimpl.validation import all_finite, valid_array, valid_count, valid_number
+from phiball.refimpl.validation import all_finite, check_array, valid_count, valid_number
 
 FIRST_NODES = 16
 _MORE = 4  # factor of the Sobol points for the error estimate: equally many would share the bias
@@ -69,7 +69,7 @@ class LinearData:
         self.outputs = int(xp.max(self.y)) + 1 if problem.loss == MULTINOMIAL else 1
 
     def _column(self, name: str, v: Array) -> Array:
-        valid_array(name, v)
+        check_array(name, v)
         xp = array_namespace(self.X, v)
         if tuple(v.shape) != (self.X.shape[0],):
             raise ValueError(f"{name} has shape {tuple(v.shape)}; expected ({self.X.shape[0]},)")

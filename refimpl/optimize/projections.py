@@ -9,7 +9,7 @@ from phiball.backends import Array, array_namespace, detach, device, is_array_ap
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import QUADRATIC
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array
+from phiball.refimpl.validation import broadcasts, check_array, check_same_array_type
 
 Map = Callable[[Array], Array]
 
@@ -33,7 +33,7 @@ def onto_box(low: float | Array, high: float | Array) -> Map:
         raise ValueError(f"low is {low!r} and high {high!r}; expected low <= high")
 
     def project(theta: Array) -> Array:
-        valid_array("theta", theta)
+        check_array("theta", theta)
         xp = array_namespace(theta)
         for name, bound in (("low", low), ("high", high)):
             if not isinstance(bound, float):
@@ -71,10 +71,10 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
     if ball.norm not in (1, 2, inf) or ball.clip is not None or ball.feature_scale is not None:
         raise ValueError(f"ball is {ball!r}; expected norm 1, 2 or inf, without clip and feature_scale")
     if centre is not None:
-        valid_array("centre", centre)
+        check_array("centre", centre)
 
     def project(theta: Array) -> Array:
-        valid_array("theta", theta)
+        check_array("theta", theta)
         z = array_namespace(theta).zeros_like(theta) if centre is None else centre
         return ball.project(theta, z, event_ndim=event_ndim)
 
@@ -95,7 +95,7 @@ def onto_simplex(theta: Array) -> Array:
     >>> print(onto_simplex(np.array([0.5, 1.0, -2.0])))
     [0.25 0.75 0.  ]
     """
-    valid_array("theta", theta)
+    check_array("theta", theta)
     theta = detach(theta)
     if theta.ndim == 0 or theta.shape[-1] == 0:
         raise ValueError(f"theta has shape {tuple(theta.shape)}; expected at least one entry per row")
@@ -106,7 +106,7 @@ def onto_simplex(theta: Array) -> Array:
 
 def _valid_bound(name: str, bound: float | Array) -> float | Array:
     if is_array_api_obj(bound):
-        valid_array(name, bound)
+        check_array(name, bound)
         missing = bool(array_namespace(bound).any(array_namespace(bound).isnan(bound)))
     elif isinstance(bound, (int, float)) and not isinstance(bound, bool):
         bound = float(bound)

@@ -9,8 +9,8 @@ from typing import Any
 from phiball.backends import Array, array_namespace, as_rng, detach
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
+    check_array,
     check_same_array_type,
-    valid_array,
     valid_count,
     valid_number,
 )
@@ -188,7 +188,7 @@ def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project
     >>> print(gradient_mapping(np.array([-3.0, 2.0]), np.ones(2), step_size=0.5, project=onto_box(0.0, 1.0)))
     [0. 2.]
     """
-    valid_array("theta", theta)
+    check_array("theta", theta)
     step_size = valid_number("step_size", step_size, above=0.0)
     _valid_function("project", project)
     v = _like_theta(gradient, theta, "gradient")
@@ -197,7 +197,7 @@ def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project
 
 def _copy_start(theta0: Array) -> Array:
     """A copy of theta0 without gradient; raise unless it is an array of finite numbers."""
-    valid_array("theta0", theta0)
+    check_array("theta0", theta0)
     xp = array_namespace(theta0)
     if not xp.all(xp.isfinite(theta0)):
         raise ValueError("theta0 contains NaN or infinity; expected finite numbers")
@@ -206,7 +206,7 @@ def _copy_start(theta0: Array) -> Array:
 
 def _like_theta(x: Array, theta: Array, name: str) -> Array:
     """`x` in the dtype of theta; raise unless it is an array of the same library and shape."""
-    valid_array(name, x)
+    check_array(name, x)
     check_same_array_type(name, x, theta, other="theta")
     if tuple(x.shape) != tuple(theta.shape):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected that of theta, {tuple(theta.shape)}")

@@ -22,7 +22,7 @@ from phiball.refimpl.qlearning.robust_value import (
     check_table,
     value_of,
 )
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_distribution
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_distribution
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class MDP:
     __repr__ = one_line
 
     def __post_init__(self) -> None:
-        valid_array("transition", self.transition)
-        valid_array("reward", self.reward)
+        check_array("transition", self.transition)
+        check_array("reward", self.reward)
         check_same_array_type("reward", self.reward, self.transition, other="transition", dtype=True)
         xp = array_namespace(self.reward)
         if self.reward.ndim != 2 or 0 in self.reward.shape:
@@ -80,7 +80,7 @@ class MDP:
             object.__setattr__(self, "initial", self._valid_initial())
 
     def _valid_initial(self) -> Array:
-        valid_array("initial", self.initial)
+        check_array("initial", self.initial)
         check_same_array_type("initial", self.initial, self.reward, other="reward", dtype=True)
         if self.initial.shape != self.terminal.shape:
             raise ValueError(

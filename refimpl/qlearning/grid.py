@@ -8,7 +8,7 @@ from math import ceil, isfinite, prod
 
 from phiball.backends import Array, array_namespace, device, is_array_api_obj
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_distribution
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_distribution
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Neighbourhood:
     __repr__ = one_line
 
     def __post_init__(self) -> None:
-        valid_index("index", self.index)
-        valid_array("weight", self.weight)
+        check_index("index", self.index)
+        check_array("weight", self.weight)
         check_same_array_type("weight", self.weight, self.index, other="index")
         if self.index.ndim != 2 or self.index.shape[1] == 0 or self.index.shape != self.weight.shape:
             raise ValueError(
@@ -107,7 +107,7 @@ class Grid:
             number = number * n + _clipped(xp.floor(self._units(x, j)), n - 1)
         return number
 
-    def perturbed(self, x: Array, radius: float | Sequence[float]) -> Neighbourhood:
+    def neighbourhood_at(self, x: Array, radius: float | Sequence[float]) -> Neighbourhood:
         """The exact distribution of the box that contains x + b, with b uniform on an linf ball.
 
         Arguments:
@@ -119,7 +119,7 @@ class Grid:
         Section 6.2 is a finite sum, over at most 2^d boxes if rho is at most half a box width.
 
         >>> import numpy as np
-        >>> near = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
+        >>> near = Grid((0.0,), (4.0,), (4,)).neighbourhood_at(np.array([[1.75], [0.25]]), 0.5)
         >>> near.index.tolist(), near.weight.tolist()
         ([[1, 2], [0, 1]], [[0.75, 0.25], [1.0, 0.0]])
         """
@@ -143,7 +143,7 @@ class Grid:
         >>> near.index.tolist(), near.weight.tolist()
         ([[0, 1, 2], [0, 1, 2], [0, 1, 2]], [[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])
         """
-        valid_array("like", like)
+        check_array("like", like)
         xp = array_namespace(like)
         number = xp.arange(self.n_states, dtype=xp.int64, device=device(like))
         units, left = [], self.n_states
@@ -153,7 +153,7 @@ class Grid:
         return self._distribution(units, radius)
 
     def _check(self, x: Array) -> None:
-        valid_array("x", x)
+        check_array("x", x)
         xp = array_namespace(x)
         if x.ndim == 0 or x.shape[-1] != len(self.bins):
             raise ValueError(f"x has shape {tuple(x.shape)}; expected (..., {len(self.bins)})")
@@ -216,7 +216,7 @@ def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
     return numbers
 
 
-def valid_index(name: str, x: Array) -> None:
+def check_index(name: str, x: Array) -> None:
     """Raise unless `x` is an int64 array."""
     if not is_array_api_obj(x):
         raise TypeError(f"{name} is of type {type(x).__name__}; expected an array of int64")

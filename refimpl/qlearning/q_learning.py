@@ -20,8 +20,8 @@ from phiball.refimpl.qlearning.robust_value import (
 )
 from phiball.refimpl.types import Estimator
 from phiball.refimpl.validation import (
+    check_array,
     check_same_array_type,
-    valid_array,
     valid_count,
     valid_eta,
 )
@@ -34,7 +34,7 @@ class Transition:
     - `s`, `a`: the state and the action taken there.
     - `reward`: the reward.
     - `s_next`: the row of the neighbourhood that the step led to: a state of a table, or 0 for the single row
-      of `Grid.perturbed` at a continuous state.
+      of `Grid.neighbourhood_at` at a continuous state.
     - `done`: whether the step ended the episode, so that V(s') = 0.
 
     >>> Transition(s=2, a=0, reward=-1.0, s_next=3)
@@ -74,7 +74,7 @@ def q_update(
 
     >>> import numpy as np
     >>> from phiball.qlearning import Grid
-    >>> near = StatePerturbation(Grid((0.0,), (2.0,), (2,)).perturbed(np.array([[1.0]]), 0.5), 1.0)
+    >>> near = StatePerturbation(Grid((0.0,), (2.0,), (2,)).neighbourhood_at(np.array([[1.0]]), 0.5), 1.0)
     >>> Q, step = np.array([[0.0], [1.0]]), Transition(s=0, a=0, reward=1.0, s_next=0)
     >>> np.round(q_update(Q, step, near, discount=0.9, step_size=0.5), 4).tolist()
     [[0.6709], [1.0]]
@@ -268,7 +268,7 @@ def _schedule(name: str, rule: float | Callable[[Array], Array], number: Array) 
         values = xp.full_like(number, float(rule))
     elif callable(rule):
         values = rule(number)
-        valid_array(f"the result of {name}", values)
+        check_array(f"the result of {name}", values)
         check_same_array_type(f"the result of {name}", values, number, other="reward", dtype=True)
         if values.shape != number.shape:
             raise ValueError(f"{name} gives shape {tuple(values.shape)}; expected {tuple(number.shape)}")

@@ -11,7 +11,7 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.qlearning.grid import Neighbourhood
 from phiball.refimpl.types import Estimator
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_number
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_number
 
 
 class Maximum(Enum):
@@ -161,7 +161,7 @@ def _draw(neighbourhood: Neighbourhood, n: int, like: Array, rng: Rng) -> Array:
 
 def check_table(Q: Array, neighbourhood: Neighbourhood) -> None:
     """Raise unless Q is a table (..., S, A) that has every index of the neighbourhood."""
-    valid_array("Q", Q)
+    check_array("Q", Q)
     check_same_array_type("Q", Q, neighbourhood.weight, other="neighbourhood.weight")
     if Q.ndim < 2 or 0 in Q.shape[-2:]:
         raise ValueError(f"Q has shape {tuple(Q.shape)}; expected (..., S, A), with S and A at least 1")

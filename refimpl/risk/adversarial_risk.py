@@ -16,7 +16,7 @@ from phiball.refimpl.sampling.batches import Block, Data, StreamLoss, blocks, is
 from phiball.refimpl.sampling.precision import half_to_single, to_half_like
 from phiball.refimpl.sampling.streaming import CHUNK, concat, evaluate_chunks, regroup_rows, sample_tiles
 from phiball.refimpl.types import Loss
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count
 
 Attack = Callable[[Loss, Array, Ball], Array]
 
@@ -159,7 +159,7 @@ def _attacked(attack: Attack, loss: Loss, block: Block, ball: Ball, *, like: Arr
     xp = array_namespace(x)
     points = attack(block.local_loss(loss), x, ball.rows(block.i, event_ndim=x.ndim - 1))
     name = "attack(loss, x, ball)"
-    valid_array(name, to_single(points))
+    check_array(name, to_single(points))
     check_same_array_type(name, points, x, other="x")
     if tuple(points.shape) != tuple(x.shape):
         raise ValueError(f"{name} has shape {tuple(points.shape)}; expected that of x, {tuple(x.shape)}")

@@ -9,7 +9,7 @@ from phiball.refimpl.inner.budget import solve_budget, solve_shared_budget
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
-from phiball.refimpl.validation import valid_budget, valid_finite, valid_number
+from phiball.refimpl.validation import check_finite, valid_budget, valid_number
 
 
 def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
@@ -18,7 +18,7 @@ def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
     A number bounds the mean divergence over all data points, an array (N,) the divergence of each.
     """
     xp = array_namespace(f)
-    valid_finite("loss(x, i)", f)
+    check_finite("loss(x, i)", f)
     if is_array_api_obj(budget) and getattr(budget, "ndim", 0) > 0:
         budget = valid_budget(budget, f, rows="(N,)")
     else:

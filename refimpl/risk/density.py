@@ -24,7 +24,7 @@ from phiball.refimpl.sampling.streaming import (
     valid_data,
 )
 from phiball.refimpl.types import Distribution, Loss
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _zeta_at(
 
 def _valid_at(at: Array, x: Array) -> Array:
     xp = array_namespace(x)
-    valid_array("at", at)
+    check_array("at", at)
     check_same_array_type("at", at, x, other="x")
     if tuple(at.shape[1:]) != tuple(x.shape[1:]) or at.ndim != x.ndim:
         raise ValueError(

@@ -13,7 +13,7 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.estimate import Estimate, population_error
 from phiball.refimpl.sampling.streaming import each_eta, evaluate_chunks, indices, slices
 from phiball.refimpl.types import Distribution, Loss
-from phiball.refimpl.validation import valid_array, valid_count, valid_finite
+from phiball.refimpl.validation import check_array, check_finite, valid_count
 
 _DEGREE = 16  # intervals per panel; a multiple of 4
 Rule = list[tuple[float, float, float]]  # node, weight, weight in the coarse rule
@@ -82,7 +82,7 @@ def quadrature_rule(ball: Ball, x: Array, *, panels: int = 1, event_ndim: int = 
     """
     if not isinstance(ball, Ball):
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.45)")
-    valid_array("x", x)
+    check_array("x", x)
     xp = array_namespace(x)
     valid_count("panels", panels, 1)
     valid_count("event_ndim", event_ndim, 0)
@@ -94,7 +94,7 @@ def quadrature_rule(ball: Ball, x: Array, *, panels: int = 1, event_ndim: int = 
             f"x has points of {prod(event)} coordinates, shape {tuple(event)}; quadrature needs 1 or 2, "
             "sampling works in any dimension"
         )
-    valid_finite("x", x)
+    check_finite("x", x)
     ball.check_centres(detach(x))
     nodes, fine, coarse = _line(panels) if prod(event) == 1 else _plane(panels, ball.norm)
     where = {"dtype": x.dtype, "device": device(x)}

@@ -7,7 +7,7 @@ from functools import partial
 from phiball.backends import Array, array_namespace, detach, differentiates, library, losses_and_gradient
 from phiball.refimpl.sampling.streaming import evaluate
 from phiball.refimpl.types import Gradient, Loss
-from phiball.refimpl.validation import check_same_array_type, valid_array
+from phiball.refimpl.validation import check_array, check_same_array_type
 
 
 def check_gradient(gradient: Gradient | None, x: Array) -> None:
@@ -32,7 +32,7 @@ def loss_gradients(
         losses, g = losses_and_gradient(partial(evaluate, loss, half=True), x, i)
         return detach(losses), g
     g = gradient(x, i)
-    valid_array("gradient(x, i)", g)
+    check_array("gradient(x, i)", g)
     check_same_array_type("gradient(x, i)", g, x, other="x")
     if tuple(g.shape) != tuple(x.shape):
         raise ValueError(f"gradient(x, i) has shape {tuple(g.shape)}; expected that of x, {tuple(x.shape)}")

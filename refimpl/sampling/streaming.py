@@ -13,7 +13,7 @@ from typing import TypeVar
 from phiball.backends import Array, Rng, array_namespace, detach, device, to_single, without_gradient
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.types import Distribution, Loss
-from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta
+from phiball.refimpl.validation import all_finite, check_array, check_same_array_type, valid_eta
 
 TILE = 1024  # points drawn at a time
 CHUNK = 8192  # default number of points evaluated at a time
@@ -23,7 +23,7 @@ Piece = TypeVar("Piece")
 
 def valid_data(x: Array, *, name: str = "x") -> Array:
     """`x` without gradient; raise unless it has shape (N,) + event with N >= 1 and finite entries."""
-    valid_array(name, x)
+    check_array(name, x)
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}; expected (N,) + event, with at least one data point"
@@ -64,7 +64,7 @@ def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Ar
         raise TypeError(f"loss is {loss!r}; expected a function of two arguments, loss(x, i)") from error
     if half:
         f = to_single(f)
-    valid_array("loss(x, i)", f)
+    check_array("loss(x, i)", f)
     check_same_array_type("loss(x, i)", f, x, other="x")
     if tuple(f.shape) != (x.shape[0],):
         raise ValueError(

@@ -24,7 +24,7 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.estimate import Estimate
 from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.types import Distribution, Loss
-from phiball.refimpl.validation import valid_array, valid_count, valid_number
+from phiball.refimpl.validation import check_array, valid_count, valid_number
 
 _TINY = 2.0**-1000  # below it alpha counts as 0
 _NEGLIGIBLE = 60.0  # integrals over [0, 1] start at exp(-60)
@@ -253,7 +253,7 @@ def regularized_adversarial_risk(
 
     def checked(x: Array, i: Array) -> Array:
         f = loss(x, i)
-        valid_array("loss(x, i)", f)
+        check_array("loss(x, i)", f)
         xp, plain = array_namespace(f), detach(f)
         if f.ndim and f.shape[0] and not xp.all((plain >= 0) & (plain <= 1)):
             low, high = float(xp.min(plain)), float(xp.max(plain))

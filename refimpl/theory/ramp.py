@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from phiball.backends import Array, array_namespace, device, is_array_api_obj
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_number
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_number
 
 
 def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
@@ -27,7 +27,7 @@ def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
     >>> print(ramp_loss(np.array([[2.0, 0.0], [0.5, 0.25], [0.0, 1.0]]), np.array([0, 0, 0]), varrho=1.0))
     [0.   0.75 1.  ]
     """
-    valid_array("logits", logits)
+    check_array("logits", logits)
     xp = array_namespace(logits)
     if logits.ndim == 0 or logits.shape[-1] < 2:
         raise ValueError(f"logits has shape {tuple(logits.shape)}; expected (..., K) with K of at least 2")

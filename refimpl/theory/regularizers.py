@@ -25,7 +25,7 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.sampling.streaming import check_reference, each_eta
 from phiball.refimpl.theory.linear_risk import linear_risk
 from phiball.refimpl.types import Distribution
-from phiball.refimpl.validation import broadcasts, valid_array, valid_count, valid_number
+from phiball.refimpl.validation import broadcasts, check_array, valid_count, valid_number
 
 
 def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = "entropic") -> Array:
@@ -244,7 +244,7 @@ def _problem(g: Array, distribution: Distribution, eta: float | Array) -> Array:
 
 
 def _valid_gradients(g: Array) -> None:
-    valid_array("g", g)
+    check_array("g", g)
     if g.ndim == 0 or prod(g.shape) == 0:
         raise ValueError(f"g has shape {tuple(g.shape)}; expected (N,) + event, with at least one gradient")
     xp = array_namespace(g)

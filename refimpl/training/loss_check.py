@@ -6,7 +6,7 @@ from phiball.backends import Array, array_namespace, as_rng, to_single, without_
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
-from phiball.refimpl.validation import valid_finite
+from phiball.refimpl.validation import check_finite
 
 # Relative to the largest loss: points in another order are rounded differently, by one or two percent for
 # models in half precision.
@@ -40,7 +40,7 @@ def check_loss(loss: Loss, x: Array) -> None:
     with without_gradient():
         first, again = (evaluate(loss, x, i, half=True) for _ in range(2))
         moved = evaluate(loss, xp.take(x, order, axis=0), xp.take(i, order, axis=0), half=True)
-    valid_finite("loss(x, i)", first)
+    check_finite("loss(x, i)", first)
     if _differ(first, again, _REPEATABLE):
         raise ValueError(
             "loss(x, i) differs between two calls at the same points: switch the model to evaluation mode"

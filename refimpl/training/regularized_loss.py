@@ -24,7 +24,7 @@ from phiball.backends import (
     weighted_sum,
     without_gradient,
 )
-from phiball.backends.process_group import in_process_group, synchronised_once
+from phiball.backends.process_group import in_process_group, sync_gradients_once
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw_points, rechunk
@@ -35,7 +35,7 @@ from phiball.refimpl.sampling.proposals import Uniform
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate, indices, slices, valid_data
 from phiball.refimpl.sampling.weights import solve_draws
 from phiball.refimpl.types import Distribution, Estimator, Loss, Proposal
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_number
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_number
 
 _GRADIENTS = 256  # gradients in theta that `RegularizedLoss.gradient` holds at a time
 
@@ -183,7 +183,7 @@ class RegularizedLoss:
         Returns an array of the shape of theta. The gradients of one block of data points are in memory at a
         time. A `Tilted` proposal needs its own gradient(x, i), at the same theta.
         """
-        valid_array("theta", theta)
+        check_array("theta", theta)
         check_same_array_type("theta", theta, x, other="x")
         xp = array_namespace(x)
         total = xp.zeros_like(theta)
@@ -237,7 +237,7 @@ class RegularizedLoss:
             )
         xp, n = array_namespace(x), x.shape[0]
         total = xp.zeros((), dtype=x.dtype, device=x.device)
-        with synchronised_once() as release:
+        with sync_gradients_once() as release:
             for draws, last in _mark_last(rechunk(blocks, chunk)):
                 before_last_pass = release if last else _nothing
                 if len(draws) <= chunk:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phiball.backends.files import atomic_write, open_regular, write_whole
+from phiball.backends.files import atomic_write, open_regular, write_text_atomic
 from tests.support.paths import ROOT
 
 WRITING = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wax]b?["']|savefig\((?!stream)""")
@@ -36,15 +36,15 @@ def test_every_result_is_written_atomically() -> None:
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it fails inside the block or at the final replacement; success replaces the file."""
     file = tmp_path / "file"
-    write_whole(file, "old")
+    write_text_atomic(file, "old")
     with pytest.raises(ZeroDivisionError), atomic_write(file) as stream:
         stream.write(b"half" * (1 // 0))
     with monkeypatch.context() as patch:
         patch.delattr(Path, "replace")
         with pytest.raises(AttributeError, match="replace"):
-            write_whole(file, "new")
+            write_text_atomic(file, "new")
     assert file.read_text() == "old"
-    write_whole(file, "new")
+    write_text_atomic(file, "new")
     assert file.read_text() == "new"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -52,11 +52,11 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
 def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
-    write_whole(tmp_path / "link", "new")
+    write_text_atomic(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "folder" / "file").read_text() == "new"
     reader, writer = os.pipe()
-    write_whole(Path(f"/proc/self/fd/{writer}"), "through a pipe")
+    write_text_atomic(Path(f"/proc/self/fd/{writer}"), "through a pipe")
     assert os.read(reader, 99) == b"through a pipe"
     os.close(reader)
     os.close(writer)

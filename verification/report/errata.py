@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phiball.backends import backend
-from phiball.backends.files import write_whole
+from phiball.backends.files import write_text_atomic
 from phiball.verification.framework.assessment import Assessment, Consequence
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
@@ -55,7 +55,7 @@ def errata(claims: list[Claim] | None = None) -> str:
 
 def write_errata(path: Path) -> Path:
     """Write ERRATA.md, and return its path."""
-    return write_whole(path, errata())
+    return write_text_atomic(path, errata())
 
 
 def _table(members: list[Entry[Claim]]) -> list[str]:

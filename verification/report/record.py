@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phiball.backends.files import read_json, write_whole
+from phiball.backends.files import read_json, write_text_atomic
 from phiball.verification.framework.result import Result
 
 FILE = "record.json"
@@ -25,7 +25,7 @@ def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -
         "revision": about.get("revision"),
     }
     runs = sorted([*others, run], key=lambda r: (r["deep"], r["backend"], r["seed"]))
-    return write_whole(folder / FILE, json.dumps(runs, indent=1) + "\n")
+    return write_text_atomic(folder / FILE, json.dumps(runs, indent=1) + "\n")
 
 
 def read_record(folder: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phiball.backends import active
-from phiball.backends.files import write_whole
+from phiball.backends.files import write_text_atomic
 from phiball.verification.framework.comparison import Comparison
 from phiball.verification.framework.paper import Paper
 from phiball.verification.framework.result import Result
@@ -63,4 +63,4 @@ def write_report(
         "claims.md": to_markdown(results, about, paper),
         "claims.html": to_html(results, about, paper, comparisons),
     }
-    return [write_whole(out / name, text) for name, text in texts.items()]
+    return [write_text_atomic(out / name, text) for name, text in texts.items()]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.numba.compilation import compiled
-from phiball.backends.numba.qlearning import landing_value, perturbed
+from phiball.backends.numba.qlearning import landing_value, neighbourhood_at
 from phiball.refimpl.qlearning import Grid, Maximum
 
 FORCE, CART, STEP = 10.0, 1.0, 0.02  # newtons, kilograms, seconds
@@ -100,7 +100,7 @@ def _learn(
             over = move(state, a, physics)
             target = 1.0
             if not over:  # truncation at the cap does not end the episode
-                n = perturbed(state, low, width, bins, radius, index, weight)
+                n = neighbourhood_at(state, low, width, bins, radius, index, weight)
                 target += discount * landing_value(Q, index[:n], weight[:n], eta, inside)
             Q[s, a] = (1.0 - alphas[k]) * Q[s, a] + alphas[k] * target
             if over:

@@ -88,7 +88,7 @@ def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup:
             _, reward, ended, _, _ = env.step(a)
             state = np.array(env.state)
             if any(backup.radius):
-                near = COARSE.perturbed(state[None], backup.radius)
+                near = COARSE.neighbourhood_at(state[None], backup.radius)
                 perturbation = StatePerturbation(near, backup.eta, "kl", backup.maximum)
                 step = Transition(s, a, reward, 0, ended)
                 Q = q_update(Q, step, perturbation, discount=discount, step_size=0.2)

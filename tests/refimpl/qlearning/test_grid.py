@@ -39,20 +39,20 @@ def test_perturbed_by_hand(arrays: Arrays) -> None:
         (5.0, 1.5, [0, 0, 0, 1]),
         (5.0, 4.0, [0, 1 / 8, 1 / 8, 6 / 8]),
     ]:
-        found = Grid((0.0,), (4.0,), (4,)).perturbed(arrays.asarray([[x]]), radius)
+        found = Grid((0.0,), (4.0,), (4,)).neighbourhood_at(arrays.asarray([[x]]), radius)
         assert found.weight.dtype == arrays.dtype
         weights = dense(found, 4, arrays)[0].tolist()
         assert weights == pytest.approx(distribution, abs=4 * arrays.eps), (x, radius)
     grid = Grid((0.0, 0.0), (2.0, 3.0), (2, 3))
-    both = dense(grid.perturbed(arrays.asarray([[1.0, 0.9]]), (0.5, 0.2)), 6, arrays)[0]
+    both = dense(grid.neighbourhood_at(arrays.asarray([[1.0, 0.9]]), (0.5, 0.2)), 6, arrays)[0]
     expected = np.outer([0.5, 0.5], [0.75, 0.25, 0.0]).ravel()
     assert both.tolist() == pytest.approx(expected.tolist(), abs=8 * arrays.eps)
-    assert grid.perturbed(arrays.asarray([[1.0, 0.9]]), (0.5, 0.0)).index.shape == (1, 2)
+    assert grid.neighbourhood_at(arrays.asarray([[1.0, 0.9]]), (0.5, 0.0)).index.shape == (1, 2)
     cube, x = Grid((-1.0, 0.0, -2.0), (1.0, 1.5, 4.0), (2, 3, 4)), arrays.asarray([[0.25, 9.0, -0.25]])
     distribution = np.einsum(
         "i,j,k->ijk", [0.25, 0.75], [0.0, 0.0, 1.0], [1.25 / 3, 0.5, 0.25 / 3, 0.0]
     ).ravel()
-    assert dense(cube.perturbed(x, (0.5, 0.1, 1.5)), 24, arrays)[0].tolist() == pytest.approx(
+    assert dense(cube.neighbourhood_at(x, (0.5, 0.1, 1.5)), 24, arrays)[0].tolist() == pytest.approx(
         distribution.tolist(), abs=16 * arrays.eps
     )
 
@@ -65,7 +65,7 @@ def test_cell_clips_to_the_grid(doubles: Arrays) -> None:
     assert doubles.numpy(found).dtype == np.int64
     assert doubles.numpy(grid.cell(doubles.asarray(x.reshape(2, 3, 2)))).shape == (2, 3)
     # With radius zero the distribution is the cell itself.
-    distribution = grid.perturbed(doubles.asarray(x), 0.0)
+    distribution = grid.neighbourhood_at(doubles.asarray(x), 0.0)
     assert doubles.numpy(distribution.index)[:, 0].tolist() == [0, 1, 5, 6, 7, 6]
 
 
@@ -74,7 +74,7 @@ def test_neighbourhood_is_perturbed_at_the_centres(doubles: Arrays) -> None:
     centres = np.stack(np.meshgrid([0.5, 1.5, 2.5], [-0.75, -0.25, 0.25, 0.75], indexing="ij"), -1)
     for radius in (0.1, 0.5, 1.0, (0.0, 0.3), (2.0, 0.25), 50.0):
         table = dense(grid.neighbourhood(radius, like=doubles.asarray([0.0])), 12, doubles)
-        points = dense(grid.perturbed(doubles.asarray(centres.reshape(12, 2)), radius), 12, doubles)
+        points = dense(grid.neighbourhood_at(doubles.asarray(centres.reshape(12, 2)), radius), 12, doubles)
         np.testing.assert_allclose(table, points, atol=16 * doubles.eps)
         np.testing.assert_allclose(table.sum(axis=1), 1, atol=8 * doubles.eps)
     # Symmetric under reflection; a radius of half a cell stays in the cell.
@@ -87,12 +87,12 @@ def test_neighbourhood_is_perturbed_at_the_centres(doubles: Arrays) -> None:
 def test_compiled_perturbed_matches_the_reference(radius: tuple[float, ...]) -> None:
     grid = Grid((-1.0, 0.0, -2.0), (1.0, 1.0, 3.0), (5, 1, 4))
     points = np.random.default_rng(3).uniform(-4, 4, size=(40, 3))
-    expected = grid.perturbed(points, radius)
+    expected = grid.neighbourhood_at(points, radius)
     k = expected.index.shape[1]
     index, weight = np.full(k, -1), np.full(k, np.nan)
     args = [np.array(a) for a in (grid.low, grid.width, grid.bins, radius)]
     for row in range(40):
-        assert numba_qlearning.perturbed(points[row], *args, index, weight) == k
+        assert numba_qlearning.neighbourhood_at(points[row], *args, index, weight) == k
         np.testing.assert_array_equal(index, expected.index[row])
         np.testing.assert_allclose(weight, expected.weight[row], atol=1e-15)
 
@@ -111,11 +111,15 @@ def test_invalid_arguments() -> None:
         (lambda: GRID.cell([0.0]), TypeError, r"x is \[0.0\]"),
         (lambda: GRID.cell(np.zeros((3, 2))), ValueError, r"x has shape \(3, 2\); expected \(\.\.\., 1\)"),
         (lambda: GRID.cell(np.array([np.nan])), ValueError, "x contains NaN or infinity"),
-        (lambda: GRID.perturbed(np.zeros(1), 0.1), ValueError, r"x has shape \(1,\); expected \(n, 1\)"),
-        (lambda: GRID.perturbed(ONE * np.nan, 0.1), ValueError, "x contains NaN or infinity"),
-        (lambda: GRID.perturbed(ONE, -0.1), ValueError, "radius is -0.1"),
-        (lambda: GRID.perturbed(ONE, (0.1, 0.1)), ValueError, r"radius is \(0.1, 0.1\)"),
-        (lambda: GRID.perturbed(ONE, "wide"), TypeError, "radius is 'wide'"),
+        (
+            lambda: GRID.neighbourhood_at(np.zeros(1), 0.1),
+            ValueError,
+            r"x has shape \(1,\); expected \(n, 1\)",
+        ),
+        (lambda: GRID.neighbourhood_at(ONE * np.nan, 0.1), ValueError, "x contains NaN or infinity"),
+        (lambda: GRID.neighbourhood_at(ONE, -0.1), ValueError, "radius is -0.1"),
+        (lambda: GRID.neighbourhood_at(ONE, (0.1, 0.1)), ValueError, r"radius is \(0.1, 0.1\)"),
+        (lambda: GRID.neighbourhood_at(ONE, "wide"), TypeError, "radius is 'wide'"),
         (lambda: GRID.neighbourhood(0.1, like=[0.0]), TypeError, r"like is \[0.0\]"),
         (lambda: Neighbourhood([[0]], ONE), TypeError, "index is of type list"),
         (lambda: Neighbourhood(ONE, ONE), TypeError, "index has dtype float64; expected int64"),

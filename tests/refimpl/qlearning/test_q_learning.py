@@ -227,7 +227,9 @@ def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
 
 
 def test_update_at_a_continuous_state() -> None:
-    near = Grid((0.0,), (3.0,), (3,)).perturbed(np.array([[0.9]]), 0.2)  # cells 0 and 1, with 3/4 and 1/4
+    near = Grid((0.0,), (3.0,), (3,)).neighbourhood_at(
+        np.array([[0.9]]), 0.2
+    )  # cells 0 and 1, with 3/4 and 1/4
     found = update(Q=np.array([[0.0], [1.0], [-5.0]]), s=2, step_size=1.0, eta=2.0, distribution=near)
     V = -2 * np.log(0.75 + 0.25 * np.exp(-0.5))
     assert float(found[2, 0]) == pytest.approx(1 + 0.5 * V, abs=1e-14)

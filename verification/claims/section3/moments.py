@@ -52,7 +52,7 @@ Bound: TypeAlias = Callable[[float, float], float]
 MomentBound: TypeAlias = Callable[[float, float, float, int], float]
 
 
-def rounding(distribution: DiscreteDistribution, phi: Divergence) -> float:
+def rounding_slack(distribution: DiscreteDistribution, phi: Divergence) -> float:
     """The effect of rounding f and mu on weights whose slope in mu is at most 1/(kappa eta)."""
     return 2.0**-40 * (1 + (max(distribution.f) + distribution.eta) / (KAPPA[phi] * distribution.eta))
 
@@ -93,7 +93,7 @@ def sg_second_moment(
     mean, square = gradient_moments(distribution.p, distribution.g, picks, weights)
     limit = bound(distribution.lipschitz, eps / (KAPPA[phi] * distribution.eta))
     yield Evidence.at_most(
-        square, limit, rounding(distribution, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}"
+        square, limit, rounding_slack(distribution, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}"
     )
     if level < 2:  # a batch of two data points, over all pairs of draws
         chance = row_solver.chances(distribution.p, picks)
@@ -101,7 +101,7 @@ def sg_second_moment(
         pairs = (V[:, None] + V[None, :]) / 2 - mean
         variance = float(chance @ (pairs**2).sum(axis=-1) @ chance)
         yield Evidence.at_most(
-            variance, limit / 2, rounding(distribution, phi), "the variance of a batch of two"
+            variance, limit / 2, rounding_slack(distribution, phi), "the variance of a batch of two"
         )
 
 
@@ -164,7 +164,7 @@ def rt_second_moment(
     )
     ratio = eps / (KAPPA[phi] * distribution.eta)
     limit = bound(distribution.lipschitz, C, ratio, level)
-    slack = 2 * 4**level * rounding(distribution, phi)  # 1/P(l) times the sum over the points
+    slack = 2 * 4**level * rounding_slack(distribution, phi)  # 1/P(l) times the sum over the points
     yield Evidence.at_most(
         square, limit, slack, f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}, C = {C:.4g}"
     )
