@@ -70,7 +70,7 @@ SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
         *((x, f"is {x!r}; expected a number") for x in ("1.0", b"1", True, 1j, [1.0, 2.0])),
         (np.array([1, 2]), "has dtype int64; expected float32 or float64"),
     ],
-    ("divergence", TypeError): [(x, f"is {x!r}; expected a Divergence") for x in (2, None, Divergence)],
+    ("divergence", TypeError): [(x, f"is {x!r}; expected a name such as") for x in (2, None, Divergence)],
     ("divergence", ValueError): [("KL", "is 'KL'; expected one of entropic, quadratic")],
     ("p", ValueError): [
         (np.array([1.5, -0.5, 0.0]), "contains -0.5; expected nonnegative probabilities"),

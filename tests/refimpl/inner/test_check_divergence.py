@@ -146,7 +146,7 @@ def test_bad_arguments() -> None:
     number: Any = 7
     with pytest.raises(TypeError, match="name is 7; expected a string"):
         replace(valid_divergence(), name=number)
-    with pytest.raises(TypeError, match="divergence is 7; expected a Divergence"):
+    with pytest.raises(TypeError, match="divergence is 7; expected a name such as"):
         check_divergence(number)
 
 

@@ -306,7 +306,7 @@ def test_invalid_arguments() -> None:
         "loss is 'cubic'; expected a LinearLoss, or one of logistic": lambda: LinearProblem("cubic"),
         "ball is 0.5; expected a Ball": lambda: LinearProblem(ball=0.5),
         "expected a Ball without clip": lambda: LinearProblem(ball=Ball(2, 0.5, clip=(0, 1))),
-        "divergence is 3; expected a Divergence": lambda: LinearProblem(divergence=3),
+        "divergence is 3; expected a name such as": lambda: LinearProblem(divergence=3),
         "eta is -1.0": lambda: LinearProblem(eta=-1.0),
         "ridge is -1.0": lambda: LinearProblem(ridge=-1.0),
         "reweighting is 0.1": lambda: LinearProblem(reweighting=0.1),
