@@ -79,12 +79,12 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def check_origin(record: dict[str, Any], here: dict[str, Any]) -> None:
-    """Raise ValueError if a worker's versions differ from those with which the run started."""
+    """Raise ValueError if a worker's versions, backend or revision differ from the run's."""
     there, ours = origin(here), origin(record)
     if there["revision"] is None or ours["revision"] is None:  # unknown for an installed package
         there["revision"] = ours["revision"] = None
     if there != ours:
-        raise ValueError(f"a worker of the cluster differs: {differences(there, ours)}; expected the same")
+        raise ValueError(f"a cluster worker differs from the run: {differences(there, ours)}")
 
 
 def _git(*arguments: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The harness of all benchmarks: time and check contestants in turn, and report tables.
+"""Benchmark harness: time contestants in turn, check their answers, and report tables.
 
 A benchmark is a function bench_NAME(*, clock, update, ...) that returns a `BenchmarkReport`.
 Times are relative to a unit of work timed in the same round, so that a busy machine slows both.
@@ -46,7 +46,7 @@ class Contestant:
     """Work to be timed; `error` compares its answer with a reference value, if there is one.
 
     An error above `tol` marks it as inaccurate. If its cost `varies`, total times are compared; otherwise
-    the lower quartile of the calls and the median of the rounds, which ignore interruptions.
+    the lower quartile over calls and the median over rounds, which are robust to interruptions.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Timing:
 
     @property
     def accurate(self) -> str:
-        """Either "yes", "NO", or "" if the error is unknown."""
+        """Return "yes" or "NO", or "" if the error is unknown."""
         return "" if self.error is None else "yes" if self.error <= self.tol else "NO"
 
     def over(self, other: Timing) -> Timing:
@@ -89,17 +89,17 @@ def optional_module(name: str) -> Any | None:
 
 
 def bar_verdict(ratio: float, bar: float) -> str:
-    """Either "within", if a ratio is at most its bar, or "ABOVE"."""
+    """Return "within" if the ratio is at most its bar, else "ABOVE"."""
     return "within" if round(ratio, 2) <= bar else "ABOVE"
 
 
 def part_of(update: Update, start: float, stop: float) -> Update:
-    """An update function for a part of the work, between two shares of the whole."""
+    """Map the progress of a part to the interval [start, stop] of the whole."""
     return lambda share, text: update(start + (stop - start) * share, text)
 
 
 def clock_for(threads: int) -> Clock:
-    """The clock: processor time for one thread, which excludes other processes, else wall time."""
+    """Return the clock: process time for one thread, which excludes other processes; else wall time."""
     return time.process_time if threads == 1 else time.perf_counter
 
 

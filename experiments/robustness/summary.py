@@ -1,4 +1,4 @@
-"""Summarize the results of points: means, standard errors, comparisons and warnings."""
+"""Summarize per-point results: means, standard errors, comparisons and warnings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summarize_measures(
     groups: Any,
     features: list[str] | None,
 ) -> dict[str, Any]:
-    """The numbers of a report as dicts and lists that JSON can hold."""
+    """The numbers of a report, as dicts and lists that serialize to JSON."""
     if groups is not None and len(groups) != len(y):
         raise ValueError(f"data has {len(y)} points and {len(groups)} groups; expected one per point")
     joined = {model.name: _join(batches[model.name]) for model in models}
@@ -58,7 +58,7 @@ def summarize_measures(
 
 
 def _join(batches: list[Measures]) -> Measures:
-    """The batches of a model as one: arrays are concatenated, scalars added."""
+    """Join the batches of a model: concatenate arrays, add scalars."""
     joined: Measures = {}
     starts = [0, *accumulate(len(batch[MeasureKey("loss")]) for batch in batches)]
     for key in batches[0]:
@@ -127,7 +127,7 @@ def _risk(found: Measures, norm: str, radius: float, eta: float) -> dict[str, An
 
 
 def _mean_increased(found: Measures, increase: Any) -> float | None:
-    """The mean of the clean loss plus an increase of each point, if there is one."""
+    """The mean of the clean loss plus a per-point increase; None without one."""
     return None if increase is None else float((found[MeasureKey("loss")] + increase).mean())
 
 
@@ -138,7 +138,7 @@ def _by_group(wrong: Any, labels: Any) -> dict[str, float]:
 def _fragile(found: Measures, norm: str, labels: Any, features: list[str] | None) -> list[dict[str, Any]]:
     """The correctly classified points that break at the smallest radius.
 
-    Points of a table list the four features that change most.
+    For tabular data, each lists the four features that change most.
     """
     if MeasureKey("breaking_radius", norm) not in found:  # a regressor
         return []
@@ -158,7 +158,7 @@ def _fragile(found: Measures, norm: str, labels: Any, features: list[str] | None
 
 
 def _comparisons(joined: dict[str, Measures], threat: ThreatModel, kind: str) -> list[dict[str, Any]]:
-    """The paired difference of each model's worst error from the first model's, with its interval."""
+    """Paired differences in worst error between each model and the first, with intervals."""
     first, *others = joined
     quantity = "wrong" if kind == CLASSIFIER else "loss"
     out = []
@@ -180,7 +180,7 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
         out.append(f"{model.name} was in training mode; it was measured in evaluation mode, then restored")
     if MeasureKey("labels_only") in found:
         out.append(
-            f"{model.name} returns labels instead of scores, which give attacks nothing to increase: its "
+            f"{model.name} returns labels instead of scores, so attacks have nothing to increase: its "
             "errors under attack are probably much too low"
         )
     for norm in threat.norms:
@@ -208,7 +208,7 @@ def _masked_gradients(name: str, found: Measures, norm: str, threat: ThreatModel
             gap = other - strong
             if gap.mean() > max(SIGNIFICANT * gap.std(ddof=1) / sqrt(len(gap)), 0):
                 return [
-                    f"{name}, {norm} {radius:g}: the error is {100 * other.mean():.1f} % by {words}, and "
-                    f"{100 * strong.mean():.1f} % by PGM: the gradients are masked, so do not trust PGM"
+                    f"{name}, {norm} {radius:g}: the error is {100 * other.mean():.1f} % under {words}, but "
+                    f"{100 * strong.mean():.1f} % under PGM: the gradients are masked, so do not trust PGM"
                 ]
     return []

@@ -190,7 +190,7 @@ def test_invalid_clusters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_worker_with_other_versions_is_refused() -> None:
     record = provenance()
     other = {**record, "versions": {**record["versions"], "numpy": "0.1"}}
-    with pytest.raises(ValueError, match=r"a worker of the cluster differs: numpy is .*, not '0\.1'"):
+    with pytest.raises(ValueError, match=r"a cluster worker differs from the run: numpy is .*, not '0\.1'"):
         _call(other, True, int, ("1",), 0)
     assert _call(record, True, int, ("1",), 5) == (5, 1)
     check_origin(

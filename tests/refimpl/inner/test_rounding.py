@@ -1,4 +1,4 @@
-"""The true error is at most gap + stated rounding, for every length, memory layout and precision."""
+"""The true error is at most gap + documented rounding, for every length, memory layout and precision."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_many_points_in_single_precision(backend_name: str) -> None:
 
 
 def test_naive_summation_fails_the_checks() -> None:
-    """These tests detect masses that are summed sequentially in single precision."""
+    """The checks detect a value that is summed sequentially in single precision."""
     f, p = rows_of(30_000, np.float32, 1)
     out = worst_case(f, 0.5, ABSOLUTE, p=p)
     naive = np.array([np.cumsum(row)[-1] for row in out.weights * f], dtype=np.float32)
@@ -136,7 +136,7 @@ def test_dual_is_finite_at_the_multiplier_of_examples_4_and_5(arrays: Arrays) ->
         assert float(dual_value(f, 3.4375, 0.5, d)) == np.inf
 
 
-def test_losses_near_the_end_of_the_range(doubles: Arrays) -> None:
+def test_losses_near_overflow(doubles: Arrays) -> None:
     """The result is finite and certified, or an error is raised; never NaN."""
     f = doubles.asarray([[1e306, -1e306, 0.5e306]])
     for d in (*select(core=True), cressie_read(-100), cressie_read(0)):

@@ -1,4 +1,4 @@
-"""Beyond the paper: exact second moments of the gradient estimators, and the sharp bias of a level."""
+"""Beyond the paper: exact second moments of the gradient estimators, and a sharp bias bound for a level."""
 
 from __future__ import annotations
 
@@ -240,14 +240,14 @@ def sharp_bias_of_a_level(
     solve: Solver = worst_case,
     bound: Callable[[int], float] = sharp_bias,
 ) -> Iterator[Evidence]:
-    """The expected value of n = 2^l points falls short of the risk by at most G/(n + 1)."""
+    """The expected optimum over n = 2^l points is at most G/(n + 1) below the risk."""
     u = np.linspace(0, 1, len(slopes) + 1)
     x = np.concatenate([[0.0], np.cumsum(np.array(slopes) / len(slopes))])
     means = row_solver.order_means(u, x, n)
     F = row_solver.average_value_at_risk(u, x, alpha)
     bias = F - float(solve(array(means), 1.0, indicator(alpha)).value)
     slack = ROUNDING / alpha  # the integral over levels above 1 - alpha is divided by alpha
-    yield Evidence(-bias, slack, "not negative")
+    yield Evidence(-bias, slack, "bias at least 0")
     yield Evidence.at_most(bias, bound(n), slack, f"bias {bias:.6g}, bound {bound(n):.6g}")
 
 
@@ -271,7 +271,7 @@ def sharp_bias_is_attained(
         eta = 1e-5
         for n, bias in ((1, bias_of_one(eta, phi, solve)), (2, bias_of_two(eta, phi, solve))):
             ratio = bias / bound(n)
-            yield Evidence(ratio - 1, 4 * ROUNDING, f"{phi.name}, eta = {eta:g}, n = {n}: at most")
+            yield Evidence(ratio - 1, 4 * ROUNDING, f"{phi.name}, eta = {eta:g}, n = {n}: ratio at most 1")
             yield Evidence(1 - ratio, (n + 1) * least, f"{phi.name}, eta = {eta:g}, n = {n}: {ratio:.5f}")
 
 
@@ -341,7 +341,7 @@ def _bias(n: int, d: int) -> float:
 
 
 def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[float, float]:
-    """An estimate of F - F^n of the hinge for f = b_1 on the unit ball of R^d, and its standard error.
+    """Estimate F - F^n for the hinge and f = b_1 on the unit ball of R^d, with the standard error.
 
     The dual at mu* = 1 - eta has expectation F, and exceeds the value on every sample.
     """
@@ -367,7 +367,7 @@ def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[f
 def bias_on_a_ball(
     bias: Callable[[int, int], float] = _bias, solve: Solver = worst_case, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
-    """For a linear loss on a ball of R^d the bias of the hinge falls like n^(-2/(d+1))."""
+    """For a linear loss on a ball of R^d the bias for the hinge falls like n^(-2/(d+1))."""
     for d in (1, 2, 3, 5):
         seen, error = sampled_bias(16, d, 2000, solve, seed)
         note = f"d = {d}, n = 16: {seen:.4g} sampled, {bias(16, d):.4g} by quadrature"

@@ -77,7 +77,7 @@ negative_losses_are_solved.mutant("clips losses at zero")(
     c=st.sampled_from([2.0**20, 1.0, -(2.0**20), -1024.0]),
     d=divergences(),
 )
-def constant_leaves_the_weights(
+def constant_preserves_the_weights(
     problem: InnerProblem, c: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A constant added to all losses is added to the value, and does not change the weights."""
@@ -88,7 +88,7 @@ def constant_leaves_the_weights(
     yield from weights_are(solution, to_floats(plain.weights), float(solution.value), moved, d)
 
 
-constant_leaves_the_weights.mutant("also regularizes the mean")(
+constant_preserves_the_weights.mutant("also regularizes the mean")(
     with_answer(value=lambda answer, _: answer.value * (1 - 1e-6))
 )
 
@@ -217,7 +217,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     ratio=st.sampled_from([1e-9, 1e9, 1e-15, 1e15]),
     d=divergences(),
 )
-def extreme_eta_overflows_nothing(
+def extreme_eta_does_not_overflow(
     problem: InnerProblem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Tiny and huge eta do not overflow: the value is close to the largest loss, or to the mean."""
@@ -239,7 +239,7 @@ def extreme_eta_overflows_nothing(
             yield Evidence(float(top - extreme.eta * cost - value), tolerance, "the value at a tiny eta")
 
 
-extreme_eta_overflows_nothing.mutant("adds 1e-6 to eta")(with_eta(lambda eta: eta + 1e-6))
+extreme_eta_does_not_overflow.mutant("adds 1e-6 to eta")(with_eta(lambda eta: eta + 1e-6))
 
 
 # --- The certificate ------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ Filler: TypeAlias = Callable[[list[Fraction], Fraction], Fraction]
 
 
 def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
-    """mu* of Example 3: the j largest losses exceed it and sum (f - mu) = m eta, for the smallest j."""
+    """mu* of Example 3: the j largest f - mu sum to m eta, for the smallest j with f_(j+1) <= mu."""
     ranked = [loss.value for loss in sorted(map(Counted, f))][::-1]
     total, mu = Fraction(0), Fraction(0)
     for j, v in enumerate(ranked, start=1):
@@ -316,7 +316,7 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     problem=problems(nonuniform=False),
 )
 def sorting_solves_example_3(problem: InnerProblem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
-    """Sorting with m ceil(log2 m) comparisons and one pass solve Example 3 exactly."""
+    """Sorting, with at most m ceil(log2 m) comparisons, and one pass solve Example 3 exactly."""
     f, eta, m = [Fraction(v) for v in problem.f], Fraction(problem.eta), len(problem.f)
     Counted.comparisons = 0
     mu = fill(f, eta)
