@@ -1,7 +1,7 @@
 """Drawing perturbed points and evaluating their losses in bounded memory.
 
-Points are drawn in tiles of a fixed size and order, so the draws depend on the seed alone and not on the
-number of points evaluated at a time.
+Points are drawn in tiles of a fixed size and order, so the draws depend only on `rng`, not on the number of
+points evaluated at a time.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def check_reference(reference: Distribution) -> None:
 
 
 def each_eta(eta: float | Array, x: Array) -> Array:
-    """`eta` as an array (N,), one for each data point."""
+    """Return `eta` as an array (N,), one entry for each data point."""
     xp = array_namespace(x)
     rows = xp.zeros((x.shape[0], 1), dtype=x.dtype, device=device(x))
     return valid_eta(detach(eta), rows, rows="(N,)")
 
 
 def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Array:
-    """loss(x, i); raise unless it is one floating-point number for each x.
+    """Return loss(x, i); raise unless it has one floating-point number for each x.
 
-    `half`: True accepts losses in half precision and returns them in float32.
+    With `half`, accept losses in half precision and return them in float32.
     """
     if not callable(loss):
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
@@ -88,7 +88,7 @@ def _takes_two(function: Loss) -> bool:
 def sample_tiles(
     x: Array, index: Array, reference: Distribution, n: int, rng: Rng
 ) -> Iterator[tuple[Array, ...]]:
-    """(points, i): n points around each x in order, in pieces of at most TILE points.
+    """Yield (points, i): n points around each x in order, at most TILE points at a time.
 
     `index` (N,) holds the index i of each x.
     """
@@ -108,10 +108,10 @@ def sample_tiles(
 def draw_tiles(
     x: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
 ) -> Iterator[tuple[Array, ...]]:
-    """(points, i, ...): n points around each x in order, in pieces of at most TILE points.
+    """Yield (points, i, ...): n points around each x in order, at most TILE points at a time.
 
-    draw(positions, m) returns m points of the data points at `positions` (k,), (k, m) + event, and further
-    arrays (k, m) + rest, which are passed on.
+    draw(positions, m) returns m points around each of the k data points at `positions`, as an array
+    (k, m) + event, and optional arrays (k, m) + rest, which are passed on.
     """
     xp = array_namespace(x)
     every = indices(x)
@@ -129,8 +129,8 @@ def regroup(
 ) -> Iterator[list[Piece]]:
     """Pack pieces into chunks of at most `chunk` points, in order.
 
-    Each comes as (piece, rows, size), with `rows` rows of `size` points; cut(piece, rows) selects rows. Rows
-    are never cut: a row larger than a chunk becomes one chunk.
+    `pieces` yields (piece, rows, size): `rows` rows of `size` points. cut(piece, rows) selects rows. Rows are
+    never split: a row larger than `chunk` is a chunk of its own.
     """
     held: list[Piece] = []
     room = chunk
@@ -152,9 +152,9 @@ def regroup(
 def evaluate_chunks(
     loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
-    """(x, i, f, ...): the pieces (x, i, ...) with their losses f, in order, at most `chunk` points at a time.
+    """Yield (x, i, f, ...): pieces (x, i, ...) and their losses f in order, at most `chunk` points at a time.
 
-    The losses carry no graph; half precision becomes float32.
+    The losses are detached; half precision becomes float32.
     """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
     for held in regroup(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def verify(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a new process, which has not imported the files of another test."""
+    """Run the command in a new process, without modules imported by other tests."""
     start = "from phiball.experiments.cli.main import main; main()"
     command = [sys.executable, "-c", start, "verify", "--claims", folder.name]
     return subprocess.run([*command, *options], cwd=folder.parent, capture_output=True, text=True)
@@ -62,7 +62,7 @@ def test_surviving_mutant_fails_the_run(folder: Path) -> None:
     assert "mutants: 1 of 2 rejected; NOT rejected: none" in done.stdout
 
 
-def test_invalid_folder_is_named(folder: Path) -> None:
+def test_invalid_claims_folder_raises(folder: Path) -> None:
     (folder / "json.py").write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match=r"json.py has the name of another module; rename it"):
         load_folder(folder)

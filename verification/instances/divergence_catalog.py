@@ -44,7 +44,7 @@ def _mixed_phi(x: Array, *, k: float) -> Array:
 
 
 def _mixed_log_ratio(s: Array, *, k: float) -> Array:
-    """v with v + k (exp(v) - 1) = s, by Newton's method, which decreases monotonically after one step."""
+    """v with v + k (exp(v) - 1) = s, by Newton's method: the iterates decrease after the first step."""
     xp = array_namespace(s)
     positive = s > 0
     v = xp.where(positive, xp.log1p(xp.where(positive, s, xp.zeros_like(s)) / k), s)
@@ -140,7 +140,7 @@ def restricted(d: Divergence, a: float = 0.0, b: float = inf) -> Divergence:
 
     def phi(x: Array) -> Array:
         xp = array_namespace(x)
-        # Rounding must not push a density at the end of the domain outside.
+        # Tolerate rounding at the ends of the domain.
         inside = (x >= a * (1 - 2.0**-48)) & (x <= b * (1 + 2.0**-48))
         return xp.where(inside, d.phi(x), xp.full_like(x, inf))
 

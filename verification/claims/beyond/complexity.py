@@ -126,7 +126,7 @@ def second_moment_by_chi_square(
     weights: Weights = signed_weights,
     moment: Moment = gradient_second_moment,
 ) -> Evidence:
-    """The second moment of RT-MLMC obeys the bound for chi-square at most sinh^2(B/(2 eta))."""
+    """The second moment of RT-MLMC obeys the bound with C = sinh^2(B/(2 eta)), which bounds chi-square."""
     bound = moment(
         RTMLMC(top), distribution.lipschitz, chi_square_bound(ENTROPIC, distribution.height, distribution.eta)
     )
@@ -141,7 +141,7 @@ def _(estimator: RTMLMC, lipschitz: float, chi_square: float) -> float:
 
 
 def short_table(problem: Setting, eps: float) -> HyperParameters:
-    """The hyper-parameters of the proof, with 32 instead of 128."""
+    """The hyper-parameters of the proof, with the factor 32 instead of 128."""
     return table_2(problem, eps, factor=32.0)
 
 
@@ -193,7 +193,7 @@ def _own_bound(problem: Setting, S: float, made: Plan) -> float:
     ratio=powers_of_ten(-2, 0),
 )
 def plan_is_cheaper(problem: Setting, ratio: float, plan: Planner = nonconvex_plan) -> Iterator[Evidence]:
-    """The plan by the sharp lemmas guarantees epsilon, with no more samples than the plan of the proof."""
+    """The plan from the sharp lemmas guarantees epsilon with no more samples than the plan in the proof."""
     eps = ratio * problem.lipschitz
     made = plan(
         eps,

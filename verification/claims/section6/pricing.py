@@ -39,7 +39,8 @@ def negative_revenue(w: Array, z: Array) -> Array:
 def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
     """The smallest eigenvalue of half the Hessian of the empirical risk in theta, on a random training set.
 
-    With f_theta(x) = theta'g(x) it is -G' diag(mean z_1) G/M: m coefficients z for each of M covariates x.
+    With f_theta(x) = theta'g(x), half the Hessian is -G' diag(mean z_1) G/M. The mean is over
+    the m coefficients z of each of the M covariates x.
     """
     rng = np.random.default_rng(seed)
     beta1 = rng.uniform(-0.1, 0.1, size=10)
@@ -60,7 +61,7 @@ def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
     quote=r"where $\mathcal{R}^*$ denotes the ground truth optimal revenue",
     correction="prices have to be bounded, which the paper does not state: see P3",
     remark="The empirical risk of a training set is unbounded too if the mean of z_1 is positive at some x_i "
-    "that the features separate from the others, as was the case in every training set that we drew.",
+    "that the features separate from the others. This held for every training set that we drew.",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
@@ -74,7 +75,7 @@ def pricing_has_a_solution(sensitivity: Sensitivity = printed_sensitivity) -> It
         for trial in range(3):
             least = erm_curvature(M, 100, trial, sensitivity)
             note = f"M = {M}, m = 100, trial {trial}: smallest eigenvalue {least:.4f}"
-            # The norm of the matrix is at most 100, its 100 features being at most 1 in size.
+            # The norm of the matrix is at most 100: its 100 features are at most 1 in absolute value.
             yield Evidence(-least, 1e-11, note)
 
 
@@ -136,7 +137,7 @@ def score_is_a_share(
     offset: Fraction,
     score: Score = improvement,
 ) -> Iterator[Evidence]:
-    """J is the share of the optimality gap of ERM that is closed, for losses as for revenues."""
+    """J is the fraction of ERM's optimality gap that is closed, for losses and for revenues."""
     if erm == best:
         return
     yield Evidence(abs(float(score(best, erm, best) - 1)), 0.0, "1 at the optimum")
@@ -145,7 +146,7 @@ def score_is_a_share(
     yield Evidence(abs(float(score(half, erm, best) - Fraction(1, 2))), 0.0, "1/2 at the midpoint")
     plain = score(risk, erm, best)
     turned = score(*(scale * v + offset for v in (risk, erm, best)))
-    yield Evidence(abs(float(plain - turned)), 0.0, "invariance under affine changes, also of the sign")
+    yield Evidence(abs(float(plain - turned)), 0.0, "invariance under affine maps, including sign changes")
 
 
 @score_is_a_share.mutant("measures relative to the optimum")
@@ -161,7 +162,7 @@ CONIC = 1e-6
 
 @dataclass(frozen=True)
 class Instance:
-    """Three covariates, four parameters z and five places, nonuniform, with some places out of reach."""
+    """Nonuniform weights on three covariates, four parameters z and five places, some unreachable."""
 
     joint: Any  # (3, 4): P(x_k, z_j)
     nu: Any  # (3, 5): the reference distribution on the places
@@ -208,7 +209,7 @@ def instance(seed: int) -> Instance:
     assumptions="finitely many covariates, parameters and places",
 )
 def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
-    """The causal problem has the mean over covariates of the largest conditional mean as its value."""
+    """The value of the causal problem is the mean over covariates of the largest conditional mean."""
     for seed in range(8):
         case = instance(seed)
         primal = causal_plan(case.cost, case.joint, case.nu).value
@@ -262,17 +263,17 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
     r" \sup_{\gamma} \mathbb{E}_{\gamma} \Psi(f(x), z)",
 )
 def causality_binds(plan: Callable[..., Any] = causal_plan, seed: int = 0) -> Iterator[Evidence]:
-    """Without the causal constraint the worst case is never better, and may be strictly worse."""
+    """Without the causal constraint the worst case is never smaller, and may be strictly larger."""
     for case in [instance(4 * seed + k) for k in range(4)]:
         bound = plan(case.cost, case.joint, case.nu).value
         free = plan(case.cost, case.joint, case.nu, causal=False).value
         slack = CONIC * (1 + abs(case.cost).max())
         yield Evidence(bound - free, slack, f"causal {bound:.5f}, free {free:.5f}")
-    # One covariate, z = -1 or 1, places -1 and 1, cost x z: who sees z earns 1, who does not 0.
+    # One covariate, z = -1 or 1, places -1 and 1, cost x z: an adversary that sees z earns 1, others 0.
     cost, joint, nu = np.array([[1.0, -1.0], [-1.0, 1.0]]), np.full((1, 2), 0.5), np.full((1, 2), 0.5)
     for causal, exact in ((True, 0.0), (False, 1.0)):
         value = plan(cost, joint, nu, causal=causal).value
-        yield Evidence(abs(value - exact), CONIC, f"causal is {causal}: {value:.5f}, and {exact:g} by hand")
+        yield Evidence(abs(value - exact), CONIC, f"causal={causal}: {value:.5f}, exact value {exact:g}")
 
 
 @causality_binds.mutant("leaves the constraint out")
