@@ -382,7 +382,7 @@ def bias_on_a_ball(
             tuple(bias(SIZES[0], d) * (n / SIZES[0]) ** (-2 / (d + 1)) for n in SIZES),
         )
         yield curve
-        # The next term is smaller by n^(-2/(d+1)), a quarter or less at n = 16.
+        # The next term is smaller by a factor of n^(-2/(d+1)).
         yield curve.exactly(-2 / (d + 1), 0.03)
         t = np.array([1e-1, 1e-5])
         slopes = t / (1 - row_solver.coordinate_distribution(1 - t, d)[0])
