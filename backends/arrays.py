@@ -58,7 +58,7 @@ def array_namespace(*arrays: Array) -> Any:
         names = ", ".join(f"{type(a).__module__}.{type(a).__qualname__}" for a in arrays)
         raise TypeError(f"expected arrays of one supported library, got {names}") from error
 
-    if type(arrays[0]) is getattr(sys.modules.get("torch"), "Tensor", None):
+    if type(arrays[0]) is getattr(loaded_torch(), "Tensor", None):
         _NAMESPACES[type(arrays[0])] = namespace
     return (
         np if namespace.__name__ == "array_api_compat.numpy" else namespace
@@ -75,7 +75,10 @@ def is_array_api_obj(x: object) -> bool:
     >>> is_array_api_obj(np.zeros(3)), is_array_api_obj([0.0, 0.0, 0.0])
     (True, False)
     """
-    return type(x) is np.ndarray or is_torch(x) or bool(array_api_compat.is_array_api_obj(x))
+    try:
+        return type(x) is np.ndarray or is_torch(x) or bool(array_api_compat.is_array_api_obj(x))
+    except AttributeError:  # another thread is importing torch, which array-api-compat looks up
+        return hasattr(x, "__array_namespace__")
 
 
 def device(x: Array) -> Any:
@@ -105,8 +108,22 @@ def is_torch(x: Array) -> bool:
     >>> is_torch(np.zeros(3))
     False
     """
-    torch = sys.modules.get("torch")  # do not import torch: without it, x is not a tensor
+    torch = loaded_torch()
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def loaded_torch() -> Any:
+    """torch, or None if it is not imported, or not completely: then there are no tensors."""
+    torch = sys.modules.get("torch")
+    return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
+
+
+def is_recording() -> bool:
+    """Whether torch.compile, torch.export or make_fx records a graph. Call it only if torch is imported."""
+    torch = loaded_torch()
+    if torch.compiler.is_compiling():
+        return True
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def is_half(x: object) -> bool:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from phiball.backends.arrays import Array, array_namespace, is_array_api_obj, is_torch, library
+from phiball.backends.arrays import (
+    Array,
+    array_namespace,
+    is_array_api_obj,
+    is_recording,
+    is_torch,
+    library,
+    loaded_torch,
+)
 
 
 def input_gradient(
@@ -99,20 +106,23 @@ def tracks_derivatives(*values: Any) -> bool:
     """Whether a result computed from `values` must carry derivatives, or is traced by a compiler.
 
     True if a torch tensor among them requires a gradient or has a forward-mode tangent, and for any torch
-    tensor inside torch.func or torch.compile.
+    tensor inside torch.func, torch.compile or make_fx. Raises NotImplementedError inside torch.jit.trace,
+    which would record the result as a constant.
 
     >>> import torch
     >>> tracks_derivatives(1.0, torch.ones(2)), tracks_derivatives(torch.ones(2, requires_grad=True))
     (False, True)
     """
-    torch = sys.modules.get("torch")
+    torch = loaded_torch()
     if torch is None:
         return False
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
     if not tensors:
         return False
-    if torch.compiler.is_compiling():
+    if is_recording():
         return True
+    if torch.jit.is_tracing():
+        raise NotImplementedError("torch.jit.trace is not supported; use torch.compile or torch.export")
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return True
     if torch._C._are_functorch_transforms_active():
@@ -127,7 +137,7 @@ def is_traced(x: Any) -> bool:
     >>> is_traced(torch.ones(2)), torch.func.vmap(lambda x: x + is_traced(x))(torch.zeros(2)).tolist()
     (False, [1.0, 1.0])
     """
-    torch = sys.modules.get("torch")
+    torch = loaded_torch()
     if torch is None or not isinstance(x, torch.Tensor):
         return False
     plain = type(x) in (torch.Tensor, torch.nn.Parameter)
@@ -210,5 +220,5 @@ def without_gradient() -> AbstractContextManager[Any]:
     ...     (theta**2).requires_grad
     False
     """
-    torch = sys.modules.get("torch")
+    torch = loaded_torch()
     return nullcontext() if torch is None else torch.no_grad()

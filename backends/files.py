@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from stat import S_ISREG
 from typing import IO, Any, BinaryIO
+from uuid import uuid4
 from zipfile import BadZipFile, ZipFile
 from zlib import error as ZlibError  # noqa: N812
 
@@ -30,9 +31,9 @@ def atomic_write(file: Path) -> Iterator[BinaryIO]:
             yield stream
         return
     target = Path(os.path.realpath(file))
-    part = target.with_name(f".{target.name}.{os.getpid()}")
+    part = target.with_name(f".{target.name}.{uuid4().hex}")
     try:
-        with part.open("wb") as stream:
+        with part.open("xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

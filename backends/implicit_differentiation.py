@@ -12,6 +12,8 @@ from weakref import finalize, ref
 
 import torch
 
+from phiball.backends.arrays import is_recording
+
 Outputs = tuple[Any, ...]
 
 
@@ -117,6 +119,9 @@ _counter = count()
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _number(kind: Any, *parameters: Any) -> int:
+    if _jvp_levels() > 0 or torch.autograd.forward_ad._current_level >= 0:
+        # The operator has no forward-mode rule: the derivative would be zero.
+        raise NotImplementedError("forward-mode derivatives are not supported inside torch.compile")
     key = (kind, *((type(x), x) if isinstance(x, (bool, float, int)) else (id(x),) for x in parameters))
     if key not in _numbers:
         number = _numbers[key] = next(_counter)
@@ -184,10 +189,18 @@ def _operator(outputs: int) -> Any:
 _OPERATORS = {outputs: _operator(outputs) for outputs in (4, 5)}
 
 
+def _jvp_levels() -> int:
+    """The number of torch.func.jvp calls that are active."""
+    from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
+
+    jvp = torch._C._functorch.TransformType.Jvp
+    return sum(level.key() == jvp for level in retrieve_all_functorch_interpreters())
+
+
 def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: Any, p: Any) -> Outputs:
     """Solve the problem of the rule kind(*parameters); the result carries derivatives."""
-    compiling = torch.compiler.is_compiling()
-    if not compiling:
+    recording = is_recording()
+    if not recording:
         rule = kind(*parameters)
         rule.validate(losses, setting, p)
     rows = losses.shape[:-1]
@@ -199,10 +212,15 @@ def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: 
             raise ValueError("p and losses have last axes of different lengths; expected equal lengths")
         p = p.to(losses.dtype).expand(losses.shape)
     solution: Outputs
-    if compiling:
+    if recording:
         solution = _OPERATORS[kind.outputs](losses, setting, p, _number(kind, *parameters))
     else:
         transformed = torch._C._are_functorch_transforms_active()
+        if transformed and _jvp_levels() > 1:  # pytorch#197867: the second derivative would be zero
+            raise NotImplementedError(
+                "jvp of jvp (jacfwd of jacfwd) is not supported: torch returns zero for it; use "
+                "torch.func.hessian, or jacrev for one of the two"
+            )
         function = _Transformed if transformed else _Solver
         solution = function.apply(losses, setting, p, rule)
     return solution

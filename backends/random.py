@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from hashlib import sha256
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from phiball.backends.arrays import Array, array_namespace, device, library
+from phiball.backends.arrays import Array, array_namespace, device, library, loaded_torch
 from phiball.backends.qmc import scrambled_sobol
 
 Shape = tuple[int, ...]
@@ -188,7 +187,7 @@ def as_rng(rng: Any) -> Rng:
         return Rng(np.random.SeedSequence())
     if isinstance(rng, np.random.Generator):
         return Rng(int(rng.integers(2**63)))
-    torch = sys.modules.get("torch")
+    torch = loaded_torch()
     if torch is not None and isinstance(rng, torch.Generator):
         return Rng(int(torch.randint(2**63 - 1, (), generator=rng, device=rng.device)))
     if isinstance(rng, bool) or not isinstance(rng, (int, np.integer)):

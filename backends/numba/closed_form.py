@@ -49,7 +49,11 @@ def solve_entropic(
         distribution = row_of(p, own * first, m)
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         top, low, whole = extent(losses, distribution)
-        less = 1.0 if minus(top, low) * inverse < 1.0 else 0.0  # for a large eta, sum exp(u) - 1
+        reach = minus(top, low) * inverse
+        if reach < 1e-290 and top > low:
+            value[row] = np.nan  # range/eta underflows
+            continue
+        less = 1.0 if reach < 1.0 else 0.0  # for a large eta, sum exp(u) - 1
         total = 0.0
         for block in range(0, m, BLOCK):
             partial = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     write_text_atomic(file, "new")
     assert file.read_text() == "new"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_threads_may_write_one_file(tmp_path: Path) -> None:
+    texts = [str(k) * 20_000 for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write_text_atomic, [tmp_path / "file"] * 200, texts * 50))
+    assert (tmp_path / "file").read_text() in texts
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:

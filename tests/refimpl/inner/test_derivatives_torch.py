@@ -225,3 +225,27 @@ def test_underflowing_weights_have_finite_gradients() -> None:
         gradients = torch.autograd.grad(total, (f, eta, p), create_graph=True)
         again = torch.autograd.grad(sum(g.sum() for g in gradients), (f, eta, p))
         assert all(bool(torch.all(torch.isfinite(g))) for g in (*gradients, *again)), d.name
+
+
+def test_unsupported_transformations_raise() -> None:
+    """They would return zeros or a constant."""
+    f, v = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.5])
+    jacfwd = torch.func.jacfwd
+
+    def value(f: Any) -> Any:
+        return worst_case(f, 0.7).value
+
+    with pytest.raises(NotImplementedError, match="jacfwd"):
+        jacfwd(jacfwd(value))(f)
+    with pytest.raises(NotImplementedError, match="trace"):
+        torch.jit.trace(value, (f,))
+    compiled = torch.compile(lambda f, v: torch.func.jvp(value, (f,), (v,))[1], backend="eager")
+    with pytest.raises(Exception, match="NotImplementedError: forward-mode derivatives"):
+        compiled(f, v)
+
+
+def test_make_fx_records_the_solver() -> None:
+    f = torch.tensor([0.0, 1.0, 2.0])
+    make_fx = import_module("torch.fx.experimental.proxy_tensor").make_fx
+    graph = make_fx(lambda f: worst_case(f, 0.7).value)(f)
+    assert float(graph(2 * f)) == float(worst_case(2 * f, 0.7).value)

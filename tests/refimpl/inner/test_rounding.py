@@ -171,3 +171,11 @@ def test_budget_with_losses_in_fortran_order() -> None:
             for out in (plain, moved):
                 error = np.abs(out.value - double.value)
                 assert np.all(error <= 2.0**-23 * np.abs(double.value)), d.name
+
+
+def test_range_over_eta_underflows() -> None:
+    """The value is the mean, on both backends."""
+    for name, d in product(("numpy", "numba"), (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, cressie_read(1.5))):
+        with backend(name):
+            found = worst_case(np.array([0.0, 0.0, 3e-20]), 1e308, d)
+        assert abs(found.value - 1e-20) <= abs(found.gap) + 1e-35, (name, d.name)
