@@ -36,7 +36,7 @@ from phiball.experiments.robustness.models import (
 )
 from phiball.experiments.robustness.report_formats import RobustnessReport
 from phiball.experiments.robustness.summary import summarize_measures
-from phiball.refimpl import Ball
+from phiball.refimpl import Ball, white_noise
 from phiball.refimpl.distributions.norms import NORMS, as_norm, norm_name
 from phiball.refimpl.validation import valid_number
 
@@ -73,7 +73,7 @@ def robustness_report(
     - `rng`: the seed or generator of all random numbers; None draws fresh entropy. The results of a model do
       not depend on the other models.
     - `cache`: a folder for the results of batches, from which the same call resumes; it needs `rng`. A
-      model with other outputs is measured again.
+      model with other outputs, at the data or at random points of the balls, is measured again.
     - `n_jobs`: the number of processes, with joblib's meaning; None measures in this process.
       `phiball.backends.workers.cluster` selects a Dask or Ray cluster.
     - `progress`: show a progress bar.
@@ -244,10 +244,14 @@ class BatchTask:
 
     def with_file(self, folder: Path, threat: ThreatModel, settings: AttackSettings) -> BatchTask:
         """The task with its cache file, named by a hash of everything that the results depend on."""
-        outputs = as_numpy(self.model.outputs(self.model.to_array(self.x)))  # these identify the model
+        # The outputs at the data and at random points of every ball identify the model.
+        x, rng = self.model.to_array(self.x), as_rng(0)
+        balls = [threat.ball(norm, radius) for norm in threat.norms for radius in threat.radii if radius]
+        points = [x, *(white_noise(x, ball, rng=rng) for ball in balls for _ in range(4))]
+        outputs = [as_numpy(self.model.outputs(point)) for point in points]
         facts = [asdict(threat), asdict(settings), repr(self.rng), self.model.kind, self.number]
         digest = hashlib.sha256(json.dumps(facts).encode())
-        for array in (as_numpy(self.x), self.y, outputs):
+        for array in (as_numpy(self.x), self.y, *outputs):
             shape = repr((array.shape, array.dtype.str))
             digest.update(shape.encode() + np.ascontiguousarray(array).tobytes())
         safe = "".join(c if c.isalnum() else "_" for c in self.model.name)[:40]

@@ -209,13 +209,13 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
 
     @contextmanager
     def evaluating() -> Iterator[None]:
-        training = module.training
+        modes = [(part, part.training) for part in module.modules()]
         module.eval()
         try:
             yield
         finally:
-            if training:
-                module.train()
+            for part, training in modes:
+                part.training = training
 
     return Model(name, kind, outputs, to_array, None, evaluating, bool(module.training), module)
 

@@ -262,6 +262,27 @@ def test_invalid_arguments(tmp_path: Path) -> None:
         quick(model, (x, y + 1))
 
 
+def test_cache_tells_models_with_equal_clean_outputs_apart(tmp_path: Path) -> None:
+    x, y = np.array([[-1.0], [-0.9], [0.9], [1.0]]), np.array([0, 0, 1, 1])
+
+    def threshold(at: float) -> Any:
+        return lambda x: np.eye(2)[(x[:, 0] > at).astype(int)]
+
+    options: Any = {"norm": "linf", "radii": [1.0], "cache": tmp_path}
+    first, second = (quick({"model": threshold(at)}, (x, y), **options) for at in (-0.8, 0.8))
+    assert first.summary["models"] != second.summary["models"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_every_module_gets_its_mode_back() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).train()
+    network[1].eval()  # frozen
+    modes = [part.training for part in network.modules()]
+    quick({"model": network}, (np.zeros((4, 2)), np.zeros(4, dtype=int)))
+    assert [part.training for part in network.modules()] == modes
+
+
 def test_close_radii_and_etas_do_not_collide(tmp_path: Path) -> None:
     """In the report, in its files and in the cache, numbers that agree to six digits stay apart."""
     x = np.linspace(-1.0, 1.0, 8)[:, None]
@@ -275,7 +296,7 @@ def test_close_radii_and_etas_do_not_collide(tmp_path: Path) -> None:
     first = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
     calls.clear()
     again = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
-    assert len(calls) == 1  # the outputs identify the model; the rest is cached
+    assert len(calls) == 9  # outputs at the data and in both balls identify the model; the rest is cached
     assert again.summary == first.summary
     levels = json.loads(first.save(tmp_path / "report.json").read_text())["models"]["model"]["norms"]["linf"]
     assert [level["radius"] for level in levels] == radii
