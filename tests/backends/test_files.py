@@ -35,11 +35,14 @@ def test_every_result_is_written_atomically() -> None:
 
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it fails inside the block or at the final replacement; success replaces the file."""
+    """Whether it fails or is interrupted in the block or at the final replacement; success replaces it."""
     file = tmp_path / "file"
     write_text_atomic(file, "old")
     with pytest.raises(ZeroDivisionError), atomic_write(file) as stream:
         stream.write(b"half" * (1 // 0))
+    with pytest.raises(KeyboardInterrupt), atomic_write(file):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == [file]
     with monkeypatch.context() as patch:
         patch.delattr(Path, "replace")
         with pytest.raises(AttributeError, match="replace"):

@@ -191,6 +191,16 @@ def test_little_mass_at_the_largest_loss(d: Divergence) -> None:
         assert_same(f, 9.342842733140154e283, d, p)
 
 
+def test_entropic_weights_in_single_precision_do_not_underflow() -> None:
+    """Where the largest loss has almost no mass, unnormalized weights would be subnormal in float32."""
+    f = np.array([97.0, 0.0, 0.5, -0.3], dtype=np.float32)
+    p = np.array([1e-42, 0.3, 0.3, 0.4], dtype=np.float32)
+    with backend("numba"):
+        found = worst_case(f, 1.0, ENTROPIC, p=p)
+    exact = p.astype(float) * np.exp(f.astype(float))
+    np.testing.assert_allclose(found.weights, exact / exact.sum(), rtol=1e-5)
+
+
 @numba.njit
 def _decay(a: float) -> float:
     return np.expm1(-2 * a)

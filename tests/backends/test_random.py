@@ -130,6 +130,20 @@ def test_each_library_has_its_own_stream(doubles: Arrays) -> None:
     assert everything(restored, own, doubles.numpy) == everything(fresh, own, doubles.numpy)
 
 
+def test_keyed_generators_depend_on_the_seed_the_spawn_key_and_the_name() -> None:
+    def draw(source: Rng, name: str) -> tuple[float, ...]:
+        return tuple(source.keyed(name).uniform((3,), like=np.empty(0)).tolist())
+
+    parent = rng(8)
+    first, second = parent.spawn(2)
+    first.uniform((5,), like=np.empty(0))
+    sources = [parent, first, second, rng(9), parent.keyed("a")]
+    draws = [draw(source, name) for source in sources for name in ("a", "b")]
+    assert len(set(draws)) == len(draws)
+    again = rng(8)
+    assert [draw(source, "a") for source in (again, *again.spawn(2))] == draws[0:6:2]
+
+
 def test_spawned_generators_are_independent_and_reproducible(arrays: Arrays) -> None:
     like = arrays.asarray([0.0])
 

@@ -97,7 +97,7 @@ def test_budget_that_does_not_bind_gives_the_maximum() -> None:
 
 
 def test_losses_of_any_size() -> None:
-    """The value is homogeneous in the losses over the whole range; overflow of the price is an error."""
+    """Value and mu are homogeneous in the losses over the whole range; overflow of the price is an error."""
     for backend_name in ("numpy", "numba"):
         with backend(backend_name):
             for d in (ENTROPIC, QUADRATIC, cressie_read(1.5), cressie_read(3), HINGE, QUARTIC_BY_FUNCTIONS):
@@ -106,6 +106,7 @@ def test_losses_of_any_size() -> None:
                     solution = worst_case(F * size, budget=0.2, divergence=d, p=P)
                     np.testing.assert_allclose(solution.weights, plain.weights, rtol=1e-12, atol=1e-14)
                     assert float(solution.value / size) == pytest.approx(float(plain.value), rel=1e-13)
+                    assert float(solution.mu / size) == pytest.approx(float(plain.mu), rel=1e-12)
                     assert abs(float(solution.gap / size)) < 1e-13, (backend_name, d.name, size)
             with pytest.raises(ValueError, match="the multiplier eta overflows float64"):
                 worst_case(F * 1e308, budget=1e-30, divergence=ENTROPIC)

@@ -103,6 +103,21 @@ def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -
     assert abs(float(signed.value) - want) <= 50 * doubles.eps
 
 
+@pytest.mark.parametrize("norm", [1, 2, inf])
+def test_kappa_counts_only_moving_coordinates(norm: float) -> None:
+    """With feature_scale, eta_z = rho |sigma g|_* / (kappa m), where m coordinates have a positive scale."""
+    kappa, scale, g = 0.4, np.array([1.0, 0.0, 2.0]), np.array([3.0, 7.0, -1.0])
+    moved = (scale * g)[scale > 0]
+    size = {1: np.abs(moved).max(), 2: sqrt(moved @ moved), inf: np.abs(moved).sum()}[norm]
+    proposal = Tilted(kappa=kappa, gradient=lambda x, i: g + 0 * x)
+    ball = Ball(norm, 0.5, feature_scale=scale)
+    value = RegularizedLoss(ball, ETA, ENTROPIC, SG(2), proposal)(
+        lambda x, i: x @ g, np.zeros((2, 3)), rng=rng(8)
+    )
+    exact = linear_value(Ball(norm, 0.5), moved, 0.5 * size / (kappa * 2))
+    assert float(value) == pytest.approx(float(exact), rel=1e-12)
+
+
 @pytest.mark.parametrize("estimator", [SG(2), RTMLMC(2), RTMLMC(2, "stratified")], ids=str)
 @pytest.mark.parametrize(
     ("distribution", "how", "d"),

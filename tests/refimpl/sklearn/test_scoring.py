@@ -254,6 +254,8 @@ def test_data_frames_and_feature_scale() -> None:
         assert robust_scorer(Ball(2, 0.5), n_samples=4, feature_scale=[0.0] * 4)(
             forest, frame, Y
         ) == forest.score(frame, Y)
+        fixed = robust_scorer(Ball(2, 0.5), eta=0.1, n_samples=4, feature_scale=[0.0] * 4)(forest, frame, Y)
+        assert fixed == pytest.approx(robust_scorer(Ball(2, 0.0), eta=0.1, n_samples=4)(forest, frame, Y))
 
 
 @pytest.mark.slow
