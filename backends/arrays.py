@@ -113,7 +113,7 @@ def is_torch(x: Array) -> bool:
 
 
 def loaded_torch() -> Any:
-    """torch, or None if it is not imported, or not completely: then there are no tensors."""
+    """torch, or None unless its import has finished; before that there are no tensors."""
     torch = sys.modules.get("torch")
     return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
 
