@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import array_api_compat
 import numpy as np
 
 Array: TypeAlias = Any
-"""An array of any supported library: NumPy, torch, CuPy or array-api-strict.
+"""An array of any supported library: NumPy, torch, JAX, CuPy or array-api-strict.
 
 The Array API standard defines no array type for annotations.
 
@@ -25,8 +27,11 @@ __all__ = [
     "device",
     "ignore_float_warnings",
     "is_array_api_obj",
+    "is_abstract",
     "is_half",
+    "is_jax",
     "is_torch",
+    "iterate",
     "library",
     "to_numpy",
     "to_single",
@@ -52,6 +57,8 @@ def array_namespace(*arrays: Array) -> Any:
         return known
     if arrays and all(isinstance(x, (np.ndarray, np.generic)) for x in arrays):
         return np
+    if arrays and all(map(is_jax, arrays)):
+        return JAX
     try:
         namespace = array_api_compat.array_namespace(*arrays)
     except TypeError as error:
@@ -82,22 +89,26 @@ def is_array_api_obj(x: object) -> bool:
 
 
 def device(x: Array) -> Any:
-    """The device of the array `x`, as its library names it.
+    """The device of the array `x`, as its library names it; None inside jax.jit.
 
     >>> import numpy as np
     >>> device(np.zeros(3))
     'cpu'
     """
-    return x.device if is_torch(x) else array_api_compat.device(x)
+    if is_torch(x):
+        return x.device
+    return None if is_abstract(x) else array_api_compat.device(x)
 
 
 def library(x: Array) -> str:
-    """The name of the library of `x`: numpy, torch, cupy or array_api_strict.
+    """The name of the library of `x`: numpy, torch, jax, cupy or array_api_strict.
 
     >>> import numpy as np
     >>> library(np.zeros(3))
     'numpy'
     """
+    if is_jax(x):
+        return "jax"
     return type(x).__module__.partition(".")[0]
 
 
@@ -112,10 +123,43 @@ def is_torch(x: Array) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def is_jax(x: Array) -> bool:
+    """Whether `x` is a JAX array, or a tracer.
+
+    >>> import numpy as np
+    >>> is_jax(np.zeros(3))
+    False
+    """
+    jax = _loaded("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def is_abstract(x: Array) -> bool:
+    """Whether `x` is a tracer of JAX, an array without values: inside jax.jit, jax.grad or jax.vmap."""
+    jax = _loaded("jax")
+    return jax is not None and isinstance(x, jax.core.Tracer)
+
+
 def loaded_torch() -> Any:
     """torch, or None unless its import has finished; before that there are no tensors."""
-    torch = sys.modules.get("torch")
-    return None if getattr(getattr(torch, "__spec__", None), "_initializing", False) else torch
+    return _loaded("torch")
+
+
+def _loaded(name: str) -> Any:
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
+class _JaxNamespace:
+    """jax.numpy, where float64 and int64 are the widest dtypes that are enabled (see jax_enable_x64)."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module("jax.numpy"), name)
+        wide = name in ("float64", "int64")
+        return import_module("jax").dtypes.canonicalize_dtype(value) if wide else value
+
+
+JAX = _JaxNamespace()
 
 
 def is_recording() -> bool:
@@ -158,7 +202,9 @@ def detach(x: Array) -> Array:
     >>> detach(torch.ones(2, requires_grad=True)).requires_grad
     False
     """
-    return x.detach() if is_torch(x) and x.requires_grad else x
+    if is_torch(x):
+        return x.detach() if x.requires_grad else x
+    return import_module("jax").lax.stop_gradient(x) if is_abstract(x) else x
 
 
 def to_numpy(x: Array) -> Any:
@@ -175,6 +221,35 @@ def to_numpy(x: Array) -> Any:
     if library(x) == "array_api_strict":
         x = x.to_device(type(x.device)("CPU_DEVICE"))
     return np.asarray(x)
+
+
+def iterate(step: Callable[..., tuple[Any, Array]], state: tuple[Any, ...], max_iter: int) -> tuple[Any, ...]:
+    """Repeat `state, done = step(*state)` until `done` holds everywhere, at most `max_iter` times.
+
+    Arguments:
+    - `step`: a function of the state that returns the next state, of the same shapes, and an array of bool.
+    - `state`: a tuple of arrays, or of tuples of arrays; inside jax.jit this becomes a `lax.while_loop`.
+
+    >>> import numpy as np
+    >>> iterate(lambda x: ((x / 2,), x < 1), (np.asarray([8.0, 2.0]),), 100)
+    (array([0.25  , 0.0625]),)
+    """
+    if not any(map(is_abstract, state)):
+        for _ in range(max_iter):
+            state, done = step(*state)
+            if array_namespace(done).all(done):
+                break
+        return state
+    lax, xp = import_module("jax").lax, array_namespace(state[0])
+
+    def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        n, _, state = carry
+        state, done = step(*state)
+        return n + 1, xp.all(done), state
+
+    start = (0, False, state)
+    state = lax.while_loop(lambda carry: ~carry[1] & (carry[0] < max_iter), body, start)[2]
+    return state
 
 
 def ignore_float_warnings() -> AbstractContextManager[Any]:

@@ -10,7 +10,9 @@ from typing import Any
 from phiball.backends.arrays import (
     Array,
     array_namespace,
+    is_abstract,
     is_array_api_obj,
+    is_jax,
     is_recording,
     is_torch,
     library,
@@ -21,7 +23,7 @@ from phiball.backends.arrays import (
 def input_gradient(
     loss: Callable[[Array, Array], Array], x: Array, i: Array, *, create_graph: bool = False
 ) -> Array:
-    """Compute the gradient of each loss(x, i) in its own x with torch.
+    """Compute the gradient of each loss(x, i) in its own x, with torch or JAX.
 
     Arguments:
     - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), each of which depends on its own x
@@ -56,24 +58,23 @@ def losses_and_gradient(
     >>> losses.tolist(), g.tolist()
     ([2.0], [[2.0, 2.0]])
     """
-    if not is_torch(x):
+    if not differentiates(x):
         kind = f"a {library(x)} array" if is_array_api_obj(x) else f"of type {type(x).__name__}"
-        raise TypeError(f"x is {kind}, without automatic differentiation; expected a torch tensor")
-    if not x.is_floating_point():
+        raise TypeError(f"x is {kind}, without automatic differentiation; expected one of torch or JAX")
+    if not array_namespace(x).isdtype(x.dtype, "real floating"):
         raise TypeError(f"x has dtype {x.dtype}; expected floating-point numbers")
     if x.ndim == 0:
         raise ValueError("x has shape (); expected at least one axis, the first of which counts the points")
+    if is_jax(x):
+        losses, pullback = import_module("jax").vjp(lambda point: loss(point, i), x)
+        _check_losses(losses, x)
+        return losses, pullback(array_namespace(losses).ones_like(losses))[0]
     torch: Any = import_module("torch")
     with torch.inference_mode(False), torch.enable_grad():
         # A graph that is kept includes the operations that made x.
         point = x if create_graph and x.requires_grad else _leaf(x)
         losses = loss(point, i)
-        if not is_torch(losses) or tuple(losses.shape) != tuple(x.shape[:1]):
-            got = f"shape {tuple(losses.shape)}" if is_torch(losses) else f"type {type(losses).__name__}"
-            raise ValueError(
-                f"loss(x, i) has {got}; expected a tensor of shape {tuple(x.shape[:1])}, one loss for each "
-                "x (reduction='none' in torch's losses)"
-            )
+        _check_losses(losses, x)
         gradient = None
         if losses.requires_grad:
             (gradient,) = torch.autograd.grad(
@@ -85,6 +86,16 @@ def losses_and_gradient(
             "without detach() or no_grad() between them"
         )
     return losses, gradient
+
+
+def _check_losses(losses: Any, x: Array) -> None:
+    array = library(losses) == library(x)
+    if not array or tuple(losses.shape) != tuple(x.shape[:1]):
+        got = f"shape {tuple(losses.shape)}" if array else f"type {type(losses).__name__}"
+        raise ValueError(
+            f"loss(x, i) has {got}; expected an array of shape {tuple(x.shape[:1])}, one loss for each x "
+            "(reduction='none' in torch's losses)"
+        )
 
 
 def _leaf(x: Array) -> Array:
@@ -99,13 +110,13 @@ def differentiates(x: Array) -> bool:
     >>> differentiates(np.zeros(3))
     False
     """
-    return is_torch(x)
+    return is_torch(x) or is_jax(x)
 
 
 def tracks_derivatives(*values: Any) -> bool:
     """Whether a result computed from `values` must carry derivatives, or is traced by a compiler.
 
-    True if a torch tensor among them requires a gradient or has a forward-mode tangent, and for any torch
+    True for a tracer of JAX, if a torch tensor among them requires a gradient or has a forward-mode tangent, and for any torch
     tensor inside torch.func, torch.compile or make_fx. Raises NotImplementedError inside torch.jit.trace,
     which would record the result as a constant.
 
@@ -113,6 +124,8 @@ def tracks_derivatives(*values: Any) -> bool:
     >>> tracks_derivatives(1.0, torch.ones(2)), tracks_derivatives(torch.ones(2, requires_grad=True))
     (False, True)
     """
+    if any(map(is_abstract, values)):
+        return True
     torch = loaded_torch()
     if torch is None:
         return False
@@ -131,12 +144,14 @@ def tracks_derivatives(*values: Any) -> bool:
 
 
 def is_traced(x: Any) -> bool:
-    """Whether `x` is a torch tensor without concrete values: inside torch.func or torch.compile.
+    """Whether `x` has no concrete values: inside torch.func, torch.compile, or a transformation of JAX.
 
     >>> import torch
     >>> is_traced(torch.ones(2)), torch.func.vmap(lambda x: x + is_traced(x))(torch.zeros(2)).tolist()
     (False, [1.0, 1.0])
     """
+    if is_abstract(x):
+        return True
     torch = loaded_torch()
     if torch is None or not isinstance(x, torch.Tensor):
         return False
@@ -147,15 +162,15 @@ def is_traced(x: Any) -> bool:
 def differentiable_solve(
     kind: Any, parameters: tuple[Any, ...], losses: Array, eta: float | Array, p: Array | None
 ) -> tuple[Array, ...]:
-    """Solve a problem outside torch's graph, with derivatives given by a rule.
+    """Solve a problem outside the graph of torch or JAX, with derivatives given by a rule.
 
     Arguments:
     - `kind`, `parameters`: kind(*parameters) is the rule, with the methods `validate`, `solve`, `jvp` and
       `vjp` of `phiball.backends.implicit_differentiation.Rule`.
-    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
+    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors or JAX arrays, which broadcast.
 
     Returns the result of the rule's `solve`. All entries but the fourth, the gap, carry derivatives, in all
-    modes of torch: backward, forward, torch.func and torch.compile.
+    modes of torch (backward, forward, torch.func, torch.compile) and all transformations of JAX.
 
     >>> import torch
     >>> class Mean:  # the value is the mean; mu, weights and gap are not used
@@ -170,6 +185,10 @@ def differentiable_solve(
     >>> f.grad.tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
+    if is_jax(losses):
+        from phiball.backends import jax_solver  # imports JAX, which is optional
+
+        return jax_solver.solve_by_rule(kind, parameters, losses, eta, p)
     from phiball.backends import implicit_differentiation  # imports torch, which is optional
 
     return implicit_differentiation.solve_by_rule(kind, parameters, losses, eta, p)

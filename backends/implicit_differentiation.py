@@ -27,12 +27,19 @@ class Rule(Protocol):
     """
 
     outputs: int
+    has_kernel: bool
 
     def validate(self, losses: Any, setting: Any, p: Any) -> None:
         """Raise unless types and shapes are valid; a setting that is not a tensor must be a valid number."""
 
     def solve(self, losses: Any, setting: Any, p: Any) -> Outputs:
         """The solution, after a check of the values of the setting."""
+
+    def maximise(self, losses: Any, setting: Any, p: Any) -> Outputs:
+        """The solution without a check, in operations of the library that can be traced."""
+
+    def is_valid(self, setting: Any, p: Any) -> Any:
+        """Whether the setting and p of each row are valid."""
 
     def jvp(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         """The derivatives of the solution without the gap along `tangents`, where None means zero."""

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from phiball.backends.arrays import Array, array_namespace, device, library, loaded_torch
+from phiball.backends.arrays import (
+    Array,
+    array_namespace,
+    device,
+    is_abstract,
+    is_jax,
+    iterate,
+    library,
+    loaded_torch,
+)
 from phiball.backends.qmc import scrambled_sobol
 
 Shape = tuple[int, ...]
+_MAX_ROUNDS = 1000
 
 
 class Rng:
@@ -39,6 +50,15 @@ class Rng:
         else:
             raise ValueError(f"seed is {seed!r}; expected a whole number that is not negative")
         self._streams: dict[tuple[str, str], Any] = {}
+        self._pure = False  # whether all draws come from a key of JAX
+
+    @staticmethod
+    def from_key(key: Array) -> Rng:
+        """A generator whose JAX draws are a pure function of a key of JAX, as inside jax.jit."""
+        source = Rng(0)
+        source._pure = True
+        source._streams["jax", "cpu"] = _JaxStream(key)
+        return source
 
     def __repr__(self) -> str:
         """The seed, and the key of a spawned generator."""
@@ -56,6 +76,11 @@ class Rng:
         stream = self._streams.get((kind, where))
         if stream is None:
             stream = self._streams[kind, where] = _make_stream(kind, where, self._seed)
+        if is_abstract(like) and not self._pure:
+            raise ValueError(
+                "inside jax.jit, jax.grad or jax.vmap, random numbers need a JAX key: pass rng=key, with "
+                "key = jax.random.key(seed)"
+            )
         return stream
 
     def uniform(self, shape: Shape, *, like: Array, low: float = 0.0, high: float = 1.0) -> Array:
@@ -111,6 +136,25 @@ class Rng:
             scrambled_sobol(shape, host._generator).astype(_NumpyStream._float(host, like)),
             device=device(like),
         )
+
+    def redraw(self, draw: Callable[[Rng], tuple[Array, Array]], *, like: Array) -> Array:
+        """Repeat draw(rng) -> (values (k, ...), accepted (k,)) until every value is accepted, for JAX.
+
+        The shapes are fixed, so that it can be compiled; a value that is never accepted is NaN.
+        """
+        xp = array_namespace(like)
+
+        def step(key: Array, values: Array, found: Array) -> tuple[tuple[Array, ...], Array]:
+            source = Rng.from_key(key)
+            new, accepted = draw(source)
+            more = xp.reshape(accepted & ~found, (-1,) + (1,) * (values.ndim - 1))
+            found = found | accepted
+            return (source._stream(like).split(), xp.where(more, new, values), found), found
+
+        stream = self._stream(like)
+        first = draw(Rng.from_key(stream.split()))
+        start = (stream.split(), xp.where(first[1], first[0].T, xp.nan).T, first[1])
+        return iterate(step, start, _MAX_ROUNDS)[1]
 
     def spawn(self, n: int) -> list[Rng]:
         """Create `n` new generators, independent of this one and of each other."""
@@ -172,7 +216,7 @@ def as_rng(rng: Any) -> Rng:
 
     Arguments:
     - `rng`: None for fresh entropy, an integer seed, a generator of NumPy or torch, from which a seed is
-      drawn, or an `Rng`, which is returned unchanged.
+      drawn, a key of JAX, or an `Rng`, which is returned unchanged.
 
     >>> import numpy as np
     >>> as_rng(3)
@@ -185,6 +229,8 @@ def as_rng(rng: Any) -> Rng:
         return rng
     if rng is None:
         return Rng(np.random.SeedSequence())
+    if is_jax(rng):
+        return Rng.from_key(rng)
     if isinstance(rng, np.random.Generator):
         return Rng(int(rng.integers(2**63)))
     torch = loaded_torch()
@@ -192,7 +238,7 @@ def as_rng(rng: Any) -> Rng:
         return Rng(int(torch.randint(2**63 - 1, (), generator=rng, device=rng.device)))
     if isinstance(rng, bool) or not isinstance(rng, (int, np.integer)):
         raise TypeError(
-            f"rng is {rng!r}; expected a whole number, a generator of NumPy or torch, an Rng or None"
+            f"rng is {rng!r}; expected a whole number, a generator of NumPy or torch, a JAX key, an Rng or None"
         )
     return Rng(int(rng))
 
@@ -203,6 +249,10 @@ def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
     key = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *(int(word) for word in words)))
     if kind == "torch":
         return _TorchStream(key, where)
+    if kind == "jax":
+        import jax
+
+        return _JaxStream(jax.random.key(int(key.generate_state(1, np.uint32)[0])))
     if kind == "cupy":
         return _CupyStream(key)
     return _NumpyStream(key)
@@ -287,6 +337,52 @@ class _CupyStream(_NumpyStream):
 
     def restore(self, state: int) -> None:
         self._draws = state
+
+
+class _JaxStream:
+    """Draws of JAX from a key, which each draw replaces."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def split(self) -> Array:
+        import jax
+
+        self._key, key = jax.random.split(self._key)
+        return key
+
+    def _draw(self, function: str, *args: Any) -> Array:
+        import jax
+
+        return getattr(jax.random, function)(self.split(), *args)
+
+    def uniform(self, shape: Shape, like: Array) -> Array:
+        return self._draw("uniform", shape, like.dtype)
+
+    def normal(self, shape: Shape, like: Array) -> Array:
+        return self._draw("normal", shape, like.dtype)
+
+    def exponential(self, shape: Shape, like: Array) -> Array:
+        return self._draw("exponential", shape, like.dtype)
+
+    def gamma(self, concentration: float, shape: Shape, like: Array) -> Array:
+        return self._draw("gamma", concentration, shape, like.dtype)
+
+    def integers(self, high: int, shape: Shape, like: Array) -> Array:
+        return self._draw("randint", shape, 0, high, array_namespace(like).int64)
+
+    def permutation(self, n: int, like: Array) -> Array:
+        return self._draw("permutation", array_namespace(like).arange(n))
+
+    def state(self) -> Any:
+        import jax
+
+        return np.asarray(jax.random.key_data(self._key)).tolist()
+
+    def restore(self, state: Any) -> None:
+        import jax
+
+        self._key = jax.random.wrap_key_data(np.asarray(state, dtype=np.uint32))
 
 
 class _TorchStream:

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from phiball.backends.arrays import Array, detach, is_torch
+from phiball.backends.arrays import Array, detach, is_abstract, is_jax, is_torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,24 +81,22 @@ def _numba_kernels(reference: str, module: str, *names: str) -> dict[str, str]:
 
 
 _NUMPY = "numpy"
+_NUMBA = (
+    _numba_kernels("distributions.tilting", "balls", "first_accepted", "tilt_norms")
+    | _numba_kernels("distributions.tilting", "balls", "tilted_points_2", "tilted_points_inf")
+    | _numba_kernels("distributions.uniform", "balls", "ball_points")
+    | _numba_kernels("inner.multiplier", "multiplier", "multiplier")
+    | _numba_kernels("inner.solvers", "solve", "solve", "solve_ragged")
+    | _numba_kernels("qlearning.q_learning", "qlearning", "q_run")
+    | _numba_kernels("validation", "solve", "all_finite")
+)
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
         Backend("numpy", _NUMPY, "numpy", "pip install numpy"),
-        Backend(
-            "numba",
-            _NUMPY,
-            "numba",
-            "pip install numba",
-            _numba_kernels("distributions.tilting", "balls", "first_accepted", "tilt_norms")
-            | _numba_kernels("distributions.tilting", "balls", "tilted_points_2", "tilted_points_inf")
-            | _numba_kernels("distributions.uniform", "balls", "ball_points")
-            | _numba_kernels("inner.multiplier", "multiplier", "multiplier")
-            | _numba_kernels("inner.solvers", "solve", "solve", "solve_ragged")
-            | _numba_kernels("qlearning.q_learning", "qlearning", "q_run")
-            | _numba_kernels("validation", "solve", "all_finite"),
-        ),
+        Backend("numba", _NUMPY, "numba", "pip install numba", _NUMBA),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),
+        Backend("jax", "jax.numpy", "jax", "pip install 'phiball[jax]'", _NUMBA),
         Backend("cupy", "array_api_compat.cupy", "cupy", "pip install 'phiball[cupy]'"),
         Backend("strict", "array_api_strict", "array-api-strict", "pip install 'phiball[dev]'"),
     )
@@ -106,7 +104,7 @@ BACKENDS: dict[str, Backend] = {
 """The backends by name.
 
 >>> list(BACKENDS)
-['numpy', 'numba', 'torch', 'cupy', 'strict']
+['numpy', 'numba', 'torch', 'jax', 'cupy', 'strict']
 """
 
 _seen: set[str] = set()  # backends from the environment variable whose library is installed
@@ -149,7 +147,7 @@ def set_backend(name: str) -> None:
 
     >>> set_backend("abacus")
     Traceback (most recent call last):
-    ValueError: the backend is 'abacus'; the backends are numpy, numba, torch, cupy, strict
+    ValueError: the backend is 'abacus'; the backends are numpy, numba, torch, jax, cupy, strict
     """
     global _default
     backend = _find(name, "the backend")
@@ -221,6 +219,8 @@ def kernel_memory(
     >>> [type(y).__name__ for y in (x, *back((x,)))], eta
     (['ndarray', 'Tensor'], 0.5)
     """
+    if is_jax(arrays[0]) and convert and active().kernels and not any(map(is_abstract, arrays)):
+        return tuple(np.asarray(x) if is_jax(x) else x for x in arrays), _to_jax
     if not is_torch(arrays[0]):
         return arrays, _identity
     values: list[Any] = [x for x in arrays if hasattr(x, "shape")]
@@ -238,6 +238,10 @@ def _to_torch(results: tuple[Any, ...]) -> tuple[Array, ...]:
     from_numpy = import_module("torch").from_numpy
     arrays = map(np.asarray, results)  # NumPy turns arrays without axes into numbers
     return tuple(from_numpy(x if x.flags.writeable else x.copy()) for x in arrays)
+
+
+def _to_jax(results: tuple[Any, ...]) -> tuple[Array, ...]:
+    return tuple(map(import_module("jax.numpy").asarray, results))
 
 
 def _in_main_memory(x: Array) -> bool:

@@ -26,7 +26,7 @@ from phiball.refimpl.sampling.gradients import check_gradient, loss_gradients
 from phiball.refimpl.sampling.precision import half_to_single, to_half_like
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Distribution, Gradient, Loss
-from phiball.refimpl.validation import all_finite, valid_count, valid_number
+from phiball.refimpl.validation import all_finite, holds, valid_count, valid_number
 
 
 def fgm(
@@ -207,7 +207,7 @@ def _ascend(points: Array, g: Array, x: Array, ball: Ball, step: float) -> Array
 def _better(x: Array, f: Array | None, other: Array, f_other: Array) -> tuple[Array, Array]:
     """Select the point with the larger loss; x in a tie, `other` if f is None."""
     xp = array_namespace(x)
-    if xp.any(xp.isnan(f_other)):
+    if not holds(~xp.isnan(f_other)):
         raise ValueError("loss(x, i) contains NaN; expected numbers")
     if f is None:
         return other, f_other
@@ -222,8 +222,7 @@ def _check_problem(gradient: Gradient | None, x: Array, ball: Ball) -> tuple[Arr
     check_gradient(gradient, x)
     if not isinstance(ball, Ball):
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.45)")
-    xp = array_namespace(x)
-    if ball.clip is not None and not xp.all((x >= ball.clip[0]) & (x <= ball.clip[1])):
+    if ball.clip is not None and not holds((x >= ball.clip[0]) & (x <= ball.clip[1])):
         raise ValueError(f"x leaves the box clip = {ball.clip} of the ball; expected data inside it")
     return x, indices(x)
 

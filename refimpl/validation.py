@@ -12,6 +12,7 @@ from phiball.backends import (
     detach,
     device,
     ignore_float_warnings,
+    is_abstract,
     is_array_api_obj,
     kernel,
     library,
@@ -69,7 +70,7 @@ def check_array(name: str, x: Array) -> None:
     """Raise unless `x` is an array of real floating-point numbers."""
     if not is_array_api_obj(x):
         raise TypeError(
-            f"{name} is {_short(x)}, of type {type(x).__name__}; expected an array of NumPy, CuPy or torch, "
+            f"{name} is {_short(x)}, of type {type(x).__name__}; expected an array of NumPy, JAX, CuPy or torch, "
             "for example numpy.asarray(..., dtype=float)"
         )
     if hasattr(x, "mask") and hasattr(x, "filled"):
@@ -99,9 +100,16 @@ def check_losses(losses: Array) -> None:
         )
 
 
+def holds(condition: Array) -> bool:
+    """Whether every entry of `condition` is true; assumed inside jax.jit, where values are unknown."""
+    return is_abstract(condition) or bool(array_namespace(condition).all(condition))
+
+
 @kernel
 def all_finite(x: Array) -> bool:
-    """Whether every entry of `x` is finite."""
+    """Whether every entry of `x` is finite; assumed inside jax.jit, where values are unknown."""
+    if is_abstract(x):
+        return True
     xp = array_namespace(x)
     x = detach(x)
     with ignore_float_warnings():
@@ -156,13 +164,18 @@ def check_eta(
 
 def check_eta_range(eta: Array) -> None:
     """Raise unless the entries of `eta` are positive normal numbers."""
-    xp = array_namespace(eta)
     smallest, largest = _normal_range(eta)
-    if not xp.all((eta >= smallest) & (eta <= largest)):
+    if not holds(eta_in_range(eta)):
         raise ValueError(
             f"eta is {_short(eta)}; expected positive, finite numbers within the range of {eta.dtype}, "
             f"{smallest:.2g} to {largest:.2g}"
         )
+
+
+def eta_in_range(eta: Array) -> Array:
+    """Where the entries of `eta` are positive normal numbers."""
+    smallest, largest = _normal_range(eta)
+    return (eta >= smallest) & (eta <= largest)
 
 
 def _normal_range(x: Array) -> tuple[float, float]:
@@ -210,9 +223,13 @@ def check_budget(
 
 def check_budget_range(budget: Array) -> None:
     """Raise unless the entries of `budget` are finite and nonnegative."""
-    xp = array_namespace(budget)
-    if not xp.all((budget >= 0) & xp.isfinite(budget)):
+    if not holds(budget_in_range(budget)):
         raise ValueError(f"budget is {_short(budget)}; expected finite, nonnegative numbers")
+
+
+def budget_in_range(budget: Array) -> Array:
+    """Where the entries of `budget` are finite and nonnegative."""
+    return (budget >= 0) & array_namespace(budget).isfinite(budget)
 
 
 def _check_setting(name: str, x: Array, losses: Array, shape: tuple[int, ...], rows: str) -> None:
@@ -252,17 +269,26 @@ def valid_distribution(name: str, p: Array) -> Array:
 def double_distribution(name: str, p: Array) -> Array:
     """`valid_distribution` in double precision."""
     xp = array_namespace(p)
-    if not xp.all(p >= 0):
+    if not holds(p >= 0):
         raise ValueError(f"{name} contains {_first(p, ~(p >= 0))}; expected nonnegative probabilities")
-    # Accept, and rescale, a distribution that was computed in single precision.
-    loose = 1e-6 if p.dtype == xp.float64 else 1e-4
-    p = to_double(p)
+    wide = to_double(p)
     with ignore_float_warnings():
-        whole = total(p, keepdims=True)
-    if not xp.all(xp.abs(whole - 1) <= loose):
-        worst = _first(whole, ~(xp.abs(whole - 1) <= loose))
-        raise ValueError(f"{name} sums to {worst} along the last axis; expected 1")
-    return p / whole
+        whole = total(wide, keepdims=True)
+    near = xp.abs(whole - 1) <= _loose(p)
+    if not holds(near):
+        raise ValueError(f"{name} sums to {_first(whole, ~near)} along the last axis; expected 1")
+    return wide / whole
+
+
+def is_distribution(p: Array) -> Array:
+    """Whether each row of `p` is a distribution that `valid_distribution` accepts."""
+    xp = array_namespace(p)
+    return xp.all(p >= 0, axis=-1) & (xp.abs(total(p) - 1) <= _loose(p))
+
+
+def _loose(p: Array) -> float:
+    """The tolerance for a sum of one: a distribution computed in single precision is accepted."""
+    return 1e-6 if p.dtype == array_namespace(p).float64 != array_namespace(p).float32 else 1e-4
 
 
 def check_same_array_type(
@@ -275,7 +301,7 @@ def check_same_array_type(
         raise TypeError(
             f"{name} is a {library(x)} array and {other} a {library(y)} array; expected arrays of one library"
         ) from None
-    if device(x) != device(y):
+    if device(x) != device(y) and not is_abstract(x) and not is_abstract(y):
         raise ValueError(f"{name} is on {device(x)} and {other} on {device(y)}; expected one device")
     if dtype and x.dtype != y.dtype:
         raise TypeError(f"{name} has dtype {x.dtype} and {other} {y.dtype}; expected one dtype")

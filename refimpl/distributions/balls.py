@@ -17,7 +17,7 @@ from phiball.refimpl.distributions.geometry import Geometry
 from phiball.refimpl.distributions.norms import as_norm, check_overflow, split
 from phiball.refimpl.distributions.tilting import TILTABLE, tilted, valid_tilt
 from phiball.refimpl.distributions.uniform import quasi, uniform
-from phiball.refimpl.validation import all_finite, valid_count, valid_number
+from phiball.refimpl.validation import all_finite, holds, valid_count, valid_number
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,8 +193,7 @@ class Ball(Geometry):
         """Raise if points of the ball around x overflow, or if x lies outside the box `clip`."""
         check_overflow("radius", self.radius, 2 * self.reach, x)
         if self.clip is not None:
-            xp = array_namespace(x)
-            if not xp.all((x >= self.clip[0]) & (x <= self.clip[1])):
+            if not holds((x >= self.clip[0]) & (x <= self.clip[1])):
                 raise ValueError(f"x leaves the box clip = {self.clip}; expected data inside it")
 
     def sample_tilted(

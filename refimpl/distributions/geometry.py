@@ -180,7 +180,7 @@ class Geometry:
             b = xp.sign(v)
         elif self.norm == 1:
             first = xp.argmax(xp.abs(v), axis=-1, keepdims=True)
-            place = xp.arange(v.shape[-1], dtype=first.dtype, device=v.device)
+            place = xp.arange(v.shape[-1], dtype=first.dtype, device=device(v))
             b = xp.where(place == first, xp.sign(v), xp.zeros_like(v))
         else:
             top = xp.max(xp.abs(v), axis=-1, keepdims=True)

@@ -13,7 +13,7 @@ from functools import cache
 from math import ceil, exp, factorial, inf, lgamma, log, pi
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach
+from phiball.backends import Array, array_namespace, detach, iterate
 from phiball.refimpl.distributions.norms import dual, length
 from phiball.refimpl.numerics import largest
 
@@ -200,10 +200,9 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
     bow = bend / (6 * slope**2)
     poles = poles - (square - detach(square))  # adds 0, and passes the gradient in s^2
     # The parabola u0 - bow tau^2 + i width tau follows the steepest descent; the error of the step is 1e-15.
-    step, tau = 0.125, 0.0
-    integral = 0.5 * width
-    while True:
-        tau += step
+    step = 0.125
+
+    def add_node(tau: Array, integral: Array) -> tuple[tuple[Array, Array], Array]:
         re, im = -bow * tau**2, width * tau  # delta = u(tau) - u0
         cr, ci = re * (2 * u + re) - im * im, im * (2 * u + re) + re * im  # delta (2 u0 + delta)
         zr, zi = 1 + cr[..., None] / poles, ci[..., None] / poles
@@ -213,8 +212,9 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
         angle = angle + (d - 1) * xp.atan2(im / u, 1 + re / u)
         size = xp.exp(modulus)
         integral = integral + size * (width * xp.cos(angle) - 2 * tau * bow * xp.sin(angle))
-        if xp.all(size * (width + 2 * tau * bow) <= 1e-18 * width) or tau > 100:
-            break
+        return (tau + step, integral), size * (width + 2 * tau * bow) <= 1e-18 * width
+
+    _, integral = iterate(add_node, (xp.full_like(width, step), 0.5 * width), 800)
     # log d! + h(u0), with Stirling's formula subtracted from both to avoid cancellation.
     far = square / u[..., None] ** 2
     near = far < 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, prod
 from typing import Any
 
-from phiball.backends import Array, array_namespace, ignore_float_warnings
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import broadcasts, check_array, check_same_array_type, valid_number
 
@@ -110,7 +110,7 @@ def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
     size = size - xp.max(size, axis=-1, keepdims=True)
     ordered = xp.flip(xp.sort(size, axis=-1), axis=-1)
     d = v.shape[-1]
-    count = xp.astype(xp.arange(1, d + 1, device=v.device), v.dtype)
+    count = xp.astype(xp.arange(1, d + 1, device=device(v)), v.dtype)
     with ignore_float_warnings():  # an excess that overflows is far below the largest one
         excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
     # t is the largest excess: they increase while coordinates stay positive, and then decrease.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import inf, isfinite, pi
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach, kernel
+from phiball.backends import Array, Rng, array_namespace, detach, device, is_jax, kernel
 from phiball.refimpl.distributions.moments import debye_series, log_bessel, log_mgf
 from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.numerics import largest
@@ -18,7 +18,7 @@ from phiball.refimpl.validation import check_array, check_same_array_type
 
 TILTABLE = (1.0, 2.0, inf)  # norms with an exact sampler
 _TINY = 1e-30  # a smaller tilt has no effect, also in float32
-_HUGE = 1e75  # a larger tilt leaves only the maximizer, and its powers would overflow
+_MAX_ROUNDS = 10_000  # of rejection sampling; a few hundred are enough
 _SHARP = 100.0  # for a larger tilt, exp(-2 a) is negligible beside 1, and 2 a must not overflow
 _NUMBERS = 2**20  # random numbers drawn at a time in rejection sampling
 
@@ -74,13 +74,13 @@ def log_ratio(whole: Array, s: Array, b: Array) -> Array:
 
 @kernel
 def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> tuple[Array, Array]:
-    """radius |s|_2, at most _HUGE, and log E exp(s.b), in double precision.
+    """radius |s|_2, at most `_huge`, and log E exp(s.b), in double precision.
 
     `steps` and `series` come from `debye_series`.
     """
     xp = array_namespace(s)
     t = radius * length(xp.astype(s, xp.float64, copy=False), 2)
-    seen = xp.where(t < _HUGE, t, xp.full_like(t, _HUGE))
+    seen = xp.minimum(t, xp.full_like(t, _huge(t)))
     return seen, log_bessel(seen * seen, s.shape[-1] / 2) + (t - seen)
 
 
@@ -118,7 +118,7 @@ def tilted_points_2(
     xp = array_namespace(z)
     top = xp.max(xp.abs(s), axis=-1, keepdims=True)
     share = s / xp.where(top > 0, top, xp.ones_like(top))  # its square neither overflows nor underflows
-    first = xp.astype(xp.arange(s.shape[-1], device=s.device) == 0, s.dtype)
+    first = xp.astype(xp.arange(s.shape[-1], device=device(s)) == 0, s.dtype)
     share = xp.where(top > 0, share, first)  # any direction, where the tilt is 0
     along = xp.expand_dims(share / xp.sqrt(xp.sum(share * share, axis=-1, keepdims=True)), axis=-2)
     v -= along * xp.sum(v * along, axis=-1, keepdims=True)
@@ -138,6 +138,9 @@ def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
     for all t and d.
     """
     shape, t = t.shape, xp.reshape(t, (-1,))
+    if is_jax(t):
+        kept = rng.redraw(lambda rng: _draw_wood(t, d, rng, like, xp=xp), like=like)
+        return xp.reshape(kept, shape)
     kept, found = _draw_wood(t, d, rng, like, xp=xp)
     while not xp.all(found):
         missing = ~found
@@ -146,7 +149,8 @@ def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
 
 
 def _draw_wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> tuple[Array, Array]:
-    tries = max(1, min(8, 2048 // max(1, t.shape[0])))  # several at once for small batches
+    # Several at once for small batches, and in JAX, which redraws everything.
+    tries = 8 if is_jax(t) else max(1, min(8, 2048 // max(1, t.shape[0])))
     return first_accepted(t, d, rng.uniform((3, tries, t.shape[0]), like=like))
 
 
@@ -184,17 +188,24 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     shape, d = a.shape[:-1], a.shape[-1]
     rows = xp.astype(xp.reshape(a, (-1, d)), xp.float64, copy=False)
     place = xp.argmax(xp.abs(rows), axis=-1, keepdims=True)
-    largest = xp.arange(d, dtype=place.dtype, device=a.device) == place
+    largest = xp.arange(d, dtype=place.dtype, device=device(a)) == place
     top = xp.max(xp.abs(rows), axis=-1, keepdims=True)
-    share = _HUGE / xp.where(top > _HUGE, top, xp.full_like(top, _HUGE))
+    huge = _huge(top)
+    share = huge / xp.maximum(top, xp.full_like(top, huge))
     rows, top = share * rows, share * top
     beyond = _beyond(xp.abs(rows), top, xp=xp)
-    owner = xp.arange(rows.shape[0], dtype=place.dtype, device=a.device)
+    if is_jax(a):
+        parts = tuple(xp.repeat(v, n, axis=0)[:, None, :] for v in (rows, top, beyond, largest))
+        b = rng.redraw(lambda rng: _candidates(parts, int(2 * d**0.5), rng, xp=xp), like=a)
+        return xp.astype(xp.reshape(b, (*shape, n, d)), a.dtype)
+    owner = xp.arange(rows.shape[0], dtype=place.dtype, device=device(a))
     owner = xp.reshape(xp.broadcast_to(owner[:, None], (rows.shape[0], n)), (-1,))
-    missing = xp.arange(owner.shape[0], dtype=place.dtype, device=a.device)
+    missing = xp.arange(owner.shape[0], dtype=place.dtype, device=device(a))
     samples: list[Array] = [rows[:0, :]]  # for an empty batch
     places: list[Array] = [missing[:0]]
-    while missing.shape[0] > 0:
+    for _ in range(_MAX_ROUNDS):
+        if missing.shape[0] == 0:
+            break
         cut = min(missing.shape[0], max(1, _NUMBERS // d))
         some, missing = missing[:cut], missing[cut:]
         who = xp.take(owner, some)
@@ -204,9 +215,16 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
         samples.append(points[kept])
         places.append(some[kept])
         missing = xp.concat([missing, some[~kept]])
+    else:
+        raise RuntimeError(f"rejection sampling has not finished after {_MAX_ROUNDS} rounds; reduce the tilt")
     order = xp.argsort(xp.concat(places))
     b = xp.take(xp.concat(samples), order, axis=0)
     return xp.astype(xp.reshape(b, (*shape, n, d)), a.dtype, copy=False)
+
+
+def _huge(x: Array) -> float:
+    """The largest tilt: beyond it only the maximizer is left, and its powers would overflow."""
+    return min(1e75, float(array_namespace(x).finfo(x.dtype).max) ** 0.25)
 
 
 def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
@@ -244,5 +262,5 @@ def _candidates(parts: tuple[Array, ...], tries: int, rng: Rng, *, xp: Any) -> t
     b = xp.where(largest, xp.where(a < 0, -last, last), b)
     kept = kept[..., 0]
     first = xp.argmax(xp.astype(kept, xp.int8), axis=-1)
-    flat = xp.arange(shape[0], dtype=first.dtype, device=a.device) * tries + first
+    flat = xp.arange(shape[0], dtype=first.dtype, device=device(a)) * tries + first
     return xp.take(xp.reshape(b, (-1, shape[-1])), flat, axis=0), xp.any(kept, axis=-1)

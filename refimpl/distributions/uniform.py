@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import exp, inf, lgamma
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, gamma_quantile, kernel
+from phiball.backends import Array, Rng, array_namespace, device, gamma_quantile, kernel
 
 
 def uniform(x: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
@@ -76,7 +76,7 @@ def quasi(x: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
     shape, d = (*x.shape[:-1], n), x.shape[-1]
     if norm == inf:
         return ball_points(rng.sobol((*shape, d), like=x), None, x, norm, radius)
-    double = xp.empty((0,), dtype=xp.float64, device=x.device)
+    double = xp.empty((0,), dtype=xp.float64, device=device(x))
     u = rng.sobol((*shape, d + 1), like=double)
     v = 2 * u[..., :d] - 1
     power = gamma_quantile(1 / norm, xp.abs(v))

@@ -7,9 +7,9 @@ V(f) = max over gamma in the simplex of  sum gamma_i f_i   with  sum p_i phi(gam
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from phiball.backends import Array, array_namespace, ignore_float_warnings
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings, is_abstract, iterate
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.inner.multiplier import FAMILIES, multiplier
 from phiball.refimpl.inner.solvers import Solution, check_finite_field, dual_shifted, shifted, solve
@@ -65,7 +65,8 @@ def _solve_smooth(f: Array, budget: Array, p: Array | None, d: Divergence) -> So
     # The centred phi gives the more accurate certificate: its mu does not contain eta.
     value, mu, weights, gap = solve(f, some, p, c)
     spent = eta * (budget - cost)
-    if xp.all(inner & (2 * cost > budget) & (cost <= budget * _MET)):
+    usual = inner & (2 * cost > budget) & (cost <= budget * _MET)
+    if not is_abstract(usual) and xp.all(usual):
         mu = mu - eta * d.slope1 if d.slope1 else mu
         return value + eta * budget, mu, weights, gap + spent, eta
     distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
@@ -204,26 +205,34 @@ def solve_shared_budget(f: Array, budget: Array, p: Array | None, c: Divergence)
         reference = _Side(near.eta, mean, zero, zero, distribution)
         short = near.cost > budget
         far, near = _choose(short, near, far), _choose(short, reference, near)
-        rest = _POLISH
-        for step in range(_STEPS):
+
+        def step(
+            eta: Array, upper: Array, far: _Side, near: _Side, n: Array, rest: Array
+        ) -> tuple[tuple[Any, ...], Array]:
             share = _share(far, near, budget)
             lower = near.gain + share * (far.gain - near.gain)
             miss = xp.minimum(xp.abs(far.cost - budget), xp.abs(near.cost - budget))
             ended = (near.eta <= far.eta * (1 + 4 * eps)) | (miss <= 4 * eps * budget) | idle
-            rest = rest - 1 if xp.all(ended | (upper - lower <= target)) else _POLISH
-            if rest == 0 or xp.all(ended):
-                break
+            exact = xp.all(ended | (upper - lower <= target))
+            rest = xp.where(exact, rest - 1, xp.full_like(rest, _POLISH))
             jump = far.cost - near.cost
             crossing = (far.gain - near.gain) / xp.where(jump > 0, jump, xp.ones_like(jump))
             halfway = xp.sqrt(far.eta) * xp.sqrt(near.eta)
             best = _choose(xp.abs(far.cost - budget) < xp.abs(near.cost - budget), far, near)
             newton = best.eta * xp.exp(xp.log(budget / best.cost) * best.cost / best.slope)
             new = _inside(newton, far, near, _inside(crossing, far, near, halfway))
-            new = halfway if step % 3 == 2 and rest == _POLISH else new
+            new = xp.where((n % 3 == 2) & (rest == _POLISH), halfway, new)
             tried = _at(f, xp.where(ended, eta, new), p, distribution, c)
             eta, upper = _smaller(eta, upper, tried, budget)
             far = _choose(~ended & (tried.cost > budget), tried, far)
             near = _choose(~ended & (tried.cost <= budget), tried, near)
+            return (eta, upper, far, near, n + 1, rest), ended | (rest == 0)
+
+        n = xp.zeros((), dtype=xp.int64, device=device(f))
+        start = (eta, upper, far, near, n, xp.full_like(n, _POLISH))
+        eta, upper, far, near, *_ = iterate(step, start, _STEPS)
+        share = _share(far, near, budget)
+        lower = near.gain + share * (far.gain - near.gain)
         # If one of the two is the root, its price and weights are more accurate than those of the mixture.
         weights = near.weights + share[:, None, None] * (far.weights - near.weights)
         miss = _CLOSE * budget
@@ -259,7 +268,7 @@ def _phi(ratio: Array, c: Divergence) -> Array:
     """phi, for ratios that rounding may have moved out of its domain."""
     xp = array_namespace(ratio)
     phi, tol = c.phi(ratio), tolerance(ratio)
-    if xp.all(phi < inf):
+    if not is_abstract(phi) and xp.all(phi < inf):
         return phi
     return xp.minimum(phi, xp.minimum(c.phi(ratio * (1 - tol)), c.phi(ratio * (1 + tol))))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import copysign, exp, factorial, inf, log
 from typing import NamedTuple
 
-from phiball.backends import Array, array_namespace, ignore_float_warnings, kernel
+from phiball.backends import Array, array_namespace, ignore_float_warnings, is_abstract, iterate, kernel
 from phiball.refimpl.inner.divergences import Divergence, expm1_over
 from phiball.refimpl.inner.solvers import shifted
 from phiball.refimpl.numerics import total
@@ -86,7 +86,7 @@ def _root(
     start = xp.maximum(_start(g, p, odds, k), end)
     point, beta = _newton(g, p, budget, most, k, ~wanted, start, zero, end)
     missed = wanted & (xp.abs(point.cost - budget) > 8 * eps * budget) & (beta > end)
-    if k > 2 and xp.any(missed):
+    if k > 2 and (is_abstract(missed) or xp.any(missed)):
         # The smallest loss with weight is so close to zero weight that beta has too few digits: use its
         # distance from that loss as the parameter of the curve.
         close = (g >= -(beta * (1 + 16 * eps))[..., None]) & (p > 0)
@@ -108,24 +108,24 @@ def _newton(
     """
     xp = array_namespace(g)
     eps = float(xp.finfo(g.dtype).eps)
-    low, high = xp.zeros_like(x), xp.full_like(x, inf)
     goal = xp.log(budget / (1 - budget / most))
-    for _ in range(_STEPS):
+
+    def step(x: Array, low: Array, high: Array, met: Array) -> tuple[tuple[Array, ...], Array]:
         point = _at(x, anchor, g, p, k)
         far = point.cost > budget
         low, high = xp.where(far, x, low), xp.where(far, high, x)
         left = 1 - point.cost / most
-        step = (goal - xp.log(point.cost / left)) * point.cost * left / point.slope
-        met = met | (xp.abs(point.cost - budget) <= 2 * eps * budget) | (xp.abs(step) <= 2 * eps)
+        move = (goal - xp.log(point.cost / left)) * point.cost * left / point.slope
+        met = met | (xp.abs(point.cost - budget) <= 2 * eps * budget) | (xp.abs(move) <= 2 * eps)
         met = met | (low >= high * (1 - 4 * eps)) | (~far & (x <= end))
-        if xp.all(met):
-            break
-        new = x * xp.exp(xp.clip(step, -_LONGEST, _LONGEST))
+        new = x * xp.exp(xp.clip(move, -_LONGEST, _LONGEST))
         # A step outside the bracket is replaced by its middle, or by a factor while it is unbounded.
         middle = xp.where(high == inf, 16 * low, xp.where(low == 0, high / 16, xp.sqrt(low) * xp.sqrt(high)))
         new = xp.where((new > low) & (new < high), new, middle)
-        x = xp.where(met, x, xp.maximum(new, end))
-    return point, x
+        return (xp.where(met, x, xp.maximum(new, end)), low, high, met), met
+
+    x, *_ = iterate(step, (x, xp.zeros_like(x), xp.full_like(x, inf), met), _STEPS)
+    return _at(x, anchor, g, p, k), x
 
 
 def _start(g: Array, p: Array, odds: Array, k: float) -> Array:

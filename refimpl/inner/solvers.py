@@ -12,10 +12,10 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from phiball.backends import Array, array_namespace, device, ignore_float_warnings, kernel
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings, iterate, kernel
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, total, two_sum
-from phiball.refimpl.validation import check_finite, double_distribution
+from phiball.refimpl.validation import check_finite, double_distribution, holds
 
 Solution = tuple[Array, ...]  # (value, mu, weights, gap), and eta where the problem has a budget
 _STEPS = 200  # more than any method needs; bounds the loop on NaN
@@ -113,7 +113,7 @@ def solve_by_length(
 def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
     """Raise unless a field `x` of a solution is finite; a loss that is not finite is reported first."""
     xp = array_namespace(x)
-    if not xp.all(xp.isfinite(x)):
+    if not holds(xp.isfinite(x)):
         check_finite("losses", losses)
         message = message or "losses / eta overflows {}: rescale the losses or increase eta"
         hint = ", or test the divergence with check_divergence" if d.family is None else ""
@@ -186,15 +186,20 @@ def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple
     everything, nothing_else = total(p * g, keepdims=True), eta * (1 - 1 / at_top)
     c = xp.where(everything > nothing_else, everything, nothing_else)  # both are left of the root
     lowest = xp.min(xp.where(g > c - eta, g, zero), axis=-1, keepdims=True)
-    for _ in range(_STEPS):
+
+    def distance(lowest: Array) -> Array:
         idle, h = g < lowest, g - lowest
         mass_idle = total(xp.where(idle, p, zero), keepdims=True)
         mass = total(xp.where(idle, zero, p), keepdims=True)
-        w = (total(xp.where(idle, zero, p * h), keepdims=True) - eta * mass_idle) / mass
-        new = xp.min(xp.where(h - w > -eta, g, zero), axis=-1, keepdims=True)
-        if not xp.any(new > lowest):
-            break
-        lowest = xp.where(new > lowest, new, lowest)
+        return (total(xp.where(idle, zero, p * h), keepdims=True) - eta * mass_idle) / mass
+
+    def step(lowest: Array) -> tuple[tuple[Array], Array]:
+        inside = (g - lowest) - distance(lowest) > -eta
+        new = xp.min(xp.where(inside, g, zero), axis=-1, keepdims=True)
+        return (xp.where(new > lowest, new, lowest),), ~(new > lowest)
+
+    (lowest,) = iterate(step, (lowest,), _STEPS)
+    idle, h, w = g < lowest, g - lowest, distance(lowest)
     x = 1 + (h - w) / eta
     return xp.where(idle | (x < 0), zero, x), -(lowest + w)[..., 0]
 
@@ -229,7 +234,8 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
         return xp.where(idle, -xp.inf, xp.logaddexp(a * xp.log(v) + 0 * u, log_c) / a)
 
     tol = tolerance(g)
-    for _ in range(_STEPS):
+
+    def step(v: Array) -> tuple[tuple[Array], Array]:
         log_x = log_ratio(v)
         mean = total(p * xp.exp(log_x), keepdims=True)
         steep = xp.where(u == 0, xp.zeros_like(u), (1 - a) * (log_x - xp.log(v)))
@@ -238,9 +244,9 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
         new = xp.where(new < 0, xp.zeros_like(new), new)
         # Stop when the sum or the step is at rounding level: a flat slope magnifies the rounding of the sum.
         met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - v) > tol * v)  # or NaN
-        v = new
-        if xp.all(met):
-            break
+        return (new,), met
+
+    (v,) = iterate(step, (v,), _STEPS)
     log_x = log_ratio(v)
     return xp.exp(log_x), eta[..., 0] * (xp.expm1(a * xp.max(log_x, axis=-1)) / a)
 
@@ -251,7 +257,7 @@ def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
     ranked = xp.flip(xp.sort(xp.where(p > 0, f, xp.min(f, axis=-1, keepdims=True)), axis=-1), axis=-1)
     low = xp.zeros(ranked[..., :1].shape, dtype=xp.int64, device=device(f))  # the largest has weight
     high = low + f.shape[-1]
-    while xp.any(high - low > 1):
+    for _ in range(f.shape[-1].bit_length()):  # halves high - low until it is 1
         middle = (low + high) // 2
         above = f - xp.take_along_axis(ranked, middle, axis=-1)
         above = xp.where((above > 0) & (p > 0), above, xp.zeros_like(above))
@@ -277,10 +283,10 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
         power = xp.exp(xp.log1p(xp.where(active, z, xp.zeros_like(z))) / a)
         return xp.where(active, X * power, 0.0), xp.where(active, power / (1 + z), 0.0)
 
-    X = low = xp.ones_like(highest)
     mass = total(p, keepdims=True)  # 1 up to rounding
     tol = tolerance(g)
-    for _ in range(_STEPS):
+
+    def step(X: Array, low: Array) -> tuple[tuple[Array, Array], Array]:
         x, slope = ratio(X)
         mean = total(p * x, keepdims=True)
         new = X + (mass - mean) / total(p * slope, keepdims=True)
@@ -288,9 +294,9 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
         low = xp.where(mean <= mass, X, low)
         new = xp.where(new > low, xp.where(new < highest, new, highest), xp.sqrt(low) * xp.sqrt(X))
         met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - X) > tol * X)  # or NaN
-        X = new
-        if xp.all(met):
-            break
+        return (new, low), met
+
+    X, _ = iterate(step, (xp.ones_like(highest), xp.ones_like(highest)), _STEPS)
     x, _ = ratio(X)
     # The last Newton step is taken in x, with phi*'' = x^(2-k): if the largest loss has very little mass, E x
     # differs by more than rounding between neighbouring numbers X.
@@ -320,15 +326,20 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     least, slack = xp.min(g, axis=-1, keepdims=True), full * tolerance(g)
     q = xp.max(xp.where(mass >= full - slack, ranked, least), axis=-1, keepdims=True)
     zero = xp.zeros_like(g)
-    for _ in range(_STEPS):  # rounding of the cumulative sum may be a few losses off
+
+    def masses(q: Array) -> tuple[Array, Array]:
         above = total(xp.where(g > q, p, zero), keepdims=True)
-        tied = total(xp.where(g == q, p, zero), keepdims=True)
+        return above, total(xp.where(g == q, p, zero), keepdims=True)
+
+    def step(q: Array) -> tuple[tuple[Array], Array]:
+        above, tied = masses(q)
         up, down = above > full + slack, (above + tied < full - slack) & (q > least)
-        if not xp.any(up | down):
-            break
         higher = xp.min(xp.where(g > q, g, zero), axis=-1, keepdims=True)
         lower = xp.max(xp.where(g < q, g, least), axis=-1, keepdims=True)
-        q = xp.where(up, higher, xp.where(down, lower, q))
+        return (xp.where(up, higher, xp.where(down, lower, q)),), ~(up | down)
+
+    (q,) = iterate(step, (q,), _STEPS)  # rounding of the cumulative sum may be a few losses off
+    above, tied = masses(q)
     share = xp.clip(((full - above) + rest) / tied, 0.0, 1.0)
     x = xp.where(g > q, xp.ones_like(g), xp.where(g == q, share, zero)) / d.parameter
     return x, -q[..., 0]
@@ -369,8 +380,8 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
     high = high + tol * (1 + high)  # if phi*' jumps, the smallest loss must lie beyond the jump
     if d.recession < xp.inf:
         high = xp.where(high > d.recession, xp.full_like(high, d.recession), high)
-    s = low
-    for _ in range(4 * _STEPS):
+
+    def step(s: Array, low: Array, high: Array) -> tuple[tuple[Array, ...], Array]:
         _, mean = density(s)
         low = xp.where(mean <= mass, s, low)
         high = xp.where(mean >= mass, s, high)
@@ -381,9 +392,9 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
         new = xp.where(inside, new, middle)
         met = xp.abs(mean - mass) <= 2 * tol
         stuck = (middle <= low) | (middle >= high) | ~xp.isfinite(middle)
-        if xp.all(met | stuck):
-            break
-        s = xp.where(met, s, new)
+        return (xp.where(met | stuck, s, new), low, high), met | stuck
+
+    s, low, high = iterate(step, (low, low, high), 4 * _STEPS)
     x, mean = density(s)
     x_low, mean_low = density(low)
     x_high, mean_high = density(high)

@@ -21,6 +21,7 @@ from phiball.backends import (
     ignore_float_warnings,
     is_array_api_obj,
     is_half,
+    is_jax,
     is_torch,
     is_traced,
     kernel_memory,
@@ -34,6 +35,7 @@ from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.solvers import Solution, solve, solve_by_length, solve_ragged
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
+    budget_in_range,
     check_array,
     check_budget,
     check_budget_range,
@@ -43,6 +45,8 @@ from phiball.refimpl.validation import (
     check_losses,
     check_p,
     check_same_array_type,
+    eta_in_range,
+    is_distribution,
     valid_budget,
     valid_eta,
     valid_p,
@@ -127,7 +131,7 @@ def worst_case(
     setting = eta if budget is None else budget
     if offsets is not None:
         return WorstCase(*_solve_ragged(problem, losses, offsets, setting, p))
-    if is_torch(losses) and tracks_derivatives(losses, setting, p):
+    if is_jax(losses) or (is_torch(losses) and tracks_derivatives(losses, setting, p)):
         solution = differentiable_solve(type(problem), (divergence, check), losses, setting, p)
         return WorstCase(*(solution if eta is None else (*solution, _rows_of(eta, solution[0]))))
     return WorstCase(*problem.solve(losses, setting, p, validated=False))
@@ -147,6 +151,15 @@ class _Problem:
     check_setting: ClassVar[Callable[..., bool]]
     check_range: ClassVar[Callable[..., None]]
     valid_setting: ClassVar[Callable[..., Array]]
+    in_range: ClassVar[Callable[[Array], Array]]
+
+    @property
+    def has_kernel(self) -> bool:
+        return self.divergence.family is not None
+
+    def is_valid(self, setting: Array, p: Array | None) -> Array:
+        valid = self.in_range(setting)
+        return valid if p is None else valid & is_distribution(p)
 
     def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
         """The solution for valid arrays."""
@@ -167,7 +180,7 @@ class _Problem:
     ) -> Solution:
         """The solution; unless `validated`, types and shapes are checked, and a price is appended."""
         # The functions of a divergence without a family expect the library of the losses.
-        (f, setting, p), back = kernel_memory(losses, setting, p, convert=self.divergence.family is not None)
+        (f, setting, p), back = kernel_memory(losses, setting, p, convert=self.has_kernel)
         if validated:
             self.check_range(setting)
             return back(self.maximise(f, setting, p))
@@ -196,6 +209,7 @@ class _Price(_Problem):
     check_setting = staticmethod(check_eta)
     check_range = staticmethod(check_eta_range)
     valid_setting = staticmethod(valid_eta)
+    in_range = staticmethod(eta_in_range)
 
     def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
         return solve(f, setting, _cast_p(p, f), self.divergence, self.check)
@@ -210,6 +224,7 @@ class _Budget(_Problem):
     check_setting = staticmethod(check_budget)
     check_range = staticmethod(check_budget_range)
     valid_setting = staticmethod(valid_budget)
+    in_range = staticmethod(budget_in_range)
 
     def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
         p = valid_p(p, f)
@@ -231,8 +246,8 @@ def _cast_p(p: Array | None, f: Array) -> Array | None:
 def _rows_of(eta: float | Array, value: Array) -> Array:
     """`eta` with the shape and dtype of `value`."""
     xp = array_namespace(value)
-    if not is_torch(eta):
-        return xp.full_like(value, float(eta))
+    if isinstance(eta, (int, float)):
+        return xp.full_like(value, eta)
     return xp.broadcast_to(xp.astype(eta, value.dtype, copy=False), value.shape)
 
 
@@ -260,8 +275,8 @@ def _solve_ragged(
             return (*differentiable_solve(*rule, f, setting, p), setting)[:5]
 
         return solve_by_length(solve_rows, losses, offsets, setting, p)
-    f, setting, p = detach(losses), detach(setting), detach(p)
-    return (*problem.maximise_ragged(f, offsets, setting, p), setting)[:5]
+    (f, offsets, setting, p), back = kernel_memory(losses, offsets, setting, p, convert=problem.has_kernel)
+    return back((*problem.maximise_ragged(f, offsets, setting, p), setting)[:5])
 
 
 def _valid_offsets(offsets: Array, losses: Array) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, as_rng, detach, is_array_api_obj
+from phiball.backends import Array, Rng, array_namespace, as_rng, detach, device, is_array_api_obj
 from phiball.refimpl.inner.divergences import Divergence, as_divergence, centred
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.risk.budget_risk import budget_estimate
@@ -185,7 +185,7 @@ def _sample_rows(
 def _draw(prepared: PreparedProposal, rng: Rng, index: Array, m: int) -> tuple[Array, Array]:
     points, log_w = prepared.draw(index, m, rng)
     xp = array_namespace(points)
-    zeros = xp.zeros(points.shape[:2], dtype=points.dtype, device=points.device)
+    zeros = xp.zeros(points.shape[:2], dtype=points.dtype, device=device(points))
     return points, zeros if log_w is None else log_w
 
 

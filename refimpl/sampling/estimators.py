@@ -13,10 +13,12 @@ them.
 
 from __future__ import annotations
 
+from bisect import bisect
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, to_numpy
+from phiball.backends import Array, Rng, active, array_namespace, as_rng, is_abstract, to_numpy
 from phiball.refimpl.types import LevelGroup
 from phiball.refimpl.validation import valid_count
 
@@ -91,8 +93,25 @@ class RTMLMC:
         """The mean number of perturbed points per data point, (L+1)/(2 - 2^-L)."""
         return (self.level + 1) / (2 - 2.0**-self.level)
 
+    def draw_level(self, rng: Any = None) -> Level:
+        """Draw one level for all data points of a batch: an estimator of fixed shapes, for jax.jit.
+
+        It has the same expectation and a larger variance.
+
+        >>> RTMLMC(7).draw_level(rng=0)
+        Level(level=0, weight=1.9921875)
+        """
+        u = float(as_rng(rng).uniform((), like=active().namespace.zeros(())))
+        level = bisect(list(accumulate(self.probabilities[:-1])), u)
+        return Level(level, 1 / self.probabilities[level])
+
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """Assign a random level to each of n data points, and group them by it."""
+        if is_abstract(like):
+            raise TypeError(
+                "RTMLMC draws levels, and so shapes, at random, which jax.jit does not support; expected "
+                "SG(level), or RTMLMC(level).draw_level(rng), drawn outside and passed as a static argument"
+            )
         if self.allocation == "random":
             u = to_numpy(rng.uniform((n,), like=like))
         else:
@@ -108,6 +127,23 @@ class RTMLMC:
             for k, (start, stop) in enumerate(pairwise(ends))
             if start < stop
         ]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of RT-MLMC for all data points, drawn by `RTMLMC.draw_level`."""
+
+    level: int
+    weight: float
+
+    def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
+        """Assign the level to all n data points."""
+        return [LevelGroup(self.level, range(n), self.weight, True)]
+
+    @property
+    def evaluations(self) -> float:
+        """The number of perturbed points per data point, 2^level."""
+        return 2.0**self.level
 
 
 def _valid_level(level: int) -> None:

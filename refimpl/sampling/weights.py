@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach, tracks_derivatives
+from phiball.backends import Array, array_namespace, detach, device, is_abstract, tracks_derivatives
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.solvers import check_finite_field, solve, solve_ragged
 from phiball.refimpl.inner.worst_case import worst_case
@@ -157,13 +157,13 @@ def _each(eta: float | Array, n: int, like: Array) -> Array:
     """eta as an array (n,)."""
     if not isinstance(eta, (int, float)):
         return eta
-    return array_namespace(like).full((n,), eta, dtype=like.dtype, device=like.device)
+    return array_namespace(like).full((n,), eta, dtype=like.dtype, device=device(like))
 
 
 def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
     """The sum of the values; raises unless it is finite, which it is only for finite losses."""
     total = array_namespace(values).sum(values)
-    if not isfinite(float(detach(total))):
+    if not is_abstract(total) and not isfinite(float(detach(total))):
         check_finite_field(values, losses, divergence)
     return total
 

@@ -19,6 +19,7 @@ from phiball.backends import (
     as_rng,
     backward,
     detach,
+    device,
     is_array_api_obj,
     is_half,
     weighted_sum,
@@ -159,7 +160,7 @@ class RegularizedLoss:
         value, weights = self._solve(losses, found, data.shape[0])
         log_weights = found.log_weights
         if log_weights is None:
-            log_weights = array_namespace(data).zeros(losses.shape, dtype=data.dtype, device=data.device)
+            log_weights = array_namespace(data).zeros(losses.shape, dtype=data.dtype, device=device(data))
         return SignedPoints(to_half_like(found.points, x), found.index, losses, weights, log_weights, value)
 
     def gradient(
@@ -236,7 +237,7 @@ class RegularizedLoss:
                 "objective(...).backward()"
             )
         xp, n = array_namespace(x), x.shape[0]
-        total = xp.zeros((), dtype=x.dtype, device=x.device)
+        total = xp.zeros((), dtype=x.dtype, device=device(x))
         with sync_gradients_once() as release:
             for draws, last in _mark_last(rechunk(blocks, chunk)):
                 before_last_pass = release if last else _nothing

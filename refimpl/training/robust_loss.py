@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf, prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, as_rng
+from phiball.backends import Array, Rng, array_namespace, as_rng, is_abstract
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.norms import as_norm, norm_name
 from phiball.refimpl.inner.divergences import ENTROPIC
@@ -98,6 +98,7 @@ class RobustLoss:
         loss: ExampleLoss | None = None,
         mask: Any = None,
         gradient: Gradient | None = None,
+        rng: Any = None,
     ) -> Array:
         """Estimate the risk of the batch x, as a scalar whose gradient trains the model.
 
@@ -111,7 +112,9 @@ class RobustLoss:
         - `mask`: where x may move, of a shape that broadcasts to it; None for everywhere. For padded
           sequences of embeddings (N, words, numbers) it is (N, words, 1).
         - `gradient`: a function gradient(x', i) that returns the gradients of the losses in x'; None computes
-          them with torch.
+          them with torch or JAX.
+        - `rng`: random numbers for this call; None continues with those of the loss. A step inside jax.jit
+          needs a key of JAX.
         """
         function = as_loss(model, x, y, loss)
         x, function, gradient = half_to_single(x, function, gradient)
@@ -120,13 +123,15 @@ class RobustLoss:
         def measured(points: Array, i: Array) -> Array:
             check_gradient(gradient, points)
             _, g = loss_gradients(function, gradient, points, i)
+            if is_abstract(g):
+                return g
             sizes = ball.dual_norm(g, event_ndim=points.ndim - 1)
             self._size, self._shape = array_namespace(sizes).mean(sizes), tuple(points.shape)
             self._moving = None if mask is None else _moving(ball, self._shape)
             return g
 
         objective = self._objective(ball, Tilted(kappa=self._kappa, gradient=measured))
-        value = objective(function, x, rng=self.rng)
+        value = objective(function, x, rng=self.rng if rng is None else rng)
         self._calls += 1
         return value
 
