@@ -26,8 +26,8 @@ __all__ = [
     "detach",
     "device",
     "ignore_float_warnings",
-    "is_array_api_obj",
     "is_abstract",
+    "is_array_api_obj",
     "is_half",
     "is_jax",
     "is_torch",
@@ -248,7 +248,7 @@ def iterate(step: Callable[..., tuple[Any, Array]], state: tuple[Any, ...], max_
         return n + 1, xp.all(done), state
 
     start = (0, False, state)
-    state = lax.while_loop(lambda carry: ~carry[1] & (carry[0] < max_iter), body, start)[2]
+    _, _, state = lax.while_loop(lambda carry: ~carry[1] & (carry[0] < max_iter), body, start)
     return state
 
 

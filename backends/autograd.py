@@ -116,9 +116,9 @@ def differentiates(x: Array) -> bool:
 def tracks_derivatives(*values: Any) -> bool:
     """Whether a result computed from `values` must carry derivatives, or is traced by a compiler.
 
-    True for a tracer of JAX, if a torch tensor among them requires a gradient or has a forward-mode tangent, and for any torch
-    tensor inside torch.func, torch.compile or make_fx. Raises NotImplementedError inside torch.jit.trace,
-    which would record the result as a constant.
+    True if a torch tensor among them requires a gradient or has a forward-mode tangent, for any torch tensor
+    inside torch.func, torch.compile or make_fx, and for a tracer of JAX. Raises NotImplementedError inside
+    torch.jit.trace, which would record the result as a constant.
 
     >>> import torch
     >>> tracks_derivatives(1.0, torch.ones(2)), tracks_derivatives(torch.ones(2, requires_grad=True))
@@ -167,7 +167,8 @@ def differentiable_solve(
     Arguments:
     - `kind`, `parameters`: kind(*parameters) is the rule, with the methods `validate`, `solve`, `jvp` and
       `vjp` of `phiball.backends.implicit_differentiation.Rule`.
-    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors or JAX arrays, which broadcast.
+    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: tensors of torch, or arrays of JAX,
+      that broadcast.
 
     Returns the result of the rule's `solve`. All entries but the fourth, the gap, carry derivatives, in all
     modes of torch (backward, forward, torch.func, torch.compile) and all transformations of JAX.

@@ -1,4 +1,7 @@
-"""Solvers as JAX functions: by a callback to the compiled kernels or compiled by XLA, with their derivatives."""
+"""Solvers as differentiable JAX functions.
+
+In main memory they call the compiled kernels by a callback; elsewhere the reference is compiled by XLA.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,8 @@ def _solver(identity: _Identity, kernels: bool) -> Any:
         shapes = [losses.shape[:-1]] * rule.outputs
         shapes[2] = losses.shape
         outputs = tuple(jax.ShapeDtypeStruct(shape, losses.dtype) for shape in shapes)
-        solution = jax.pure_callback(on_host, outputs, losses, setting, p, vmap_method="broadcast_all")
-        return solution
+        inputs = losses, setting, p
+        return tuple(jax.pure_callback(on_host, outputs, *inputs, vmap_method="broadcast_all"))
 
     def on_host(losses: Any, setting: Any, p: Any) -> Outputs:
         losses, setting = np.asarray(losses), np.asarray(setting)

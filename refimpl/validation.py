@@ -70,8 +70,8 @@ def check_array(name: str, x: Array) -> None:
     """Raise unless `x` is an array of real floating-point numbers."""
     if not is_array_api_obj(x):
         raise TypeError(
-            f"{name} is {_short(x)}, of type {type(x).__name__}; expected an array of NumPy, JAX, CuPy or torch, "
-            "for example numpy.asarray(..., dtype=float)"
+            f"{name} is {_short(x)}, of type {type(x).__name__}; expected an array of NumPy, torch, JAX or "
+            "CuPy, for example numpy.asarray(..., dtype=float)"
         )
     if hasattr(x, "mask") and hasattr(x, "filled"):
         raise TypeError(f"{name} is a masked array; expected a plain array, with p = 0 at masked entries")

@@ -192,9 +192,8 @@ class Ball(Geometry):
     def check_centres(self, x: Array) -> None:
         """Raise if points of the ball around x overflow, or if x lies outside the box `clip`."""
         check_overflow("radius", self.radius, 2 * self.reach, x)
-        if self.clip is not None:
-            if not holds((x >= self.clip[0]) & (x <= self.clip[1])):
-                raise ValueError(f"x leaves the box clip = {self.clip}; expected data inside it")
+        if self.clip is not None and not holds((x >= self.clip[0]) & (x <= self.clip[1])):
+            raise ValueError(f"x leaves the box clip = {self.clip}; expected data inside it")
 
     def sample_tilted(
         self, x: Array, s: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1

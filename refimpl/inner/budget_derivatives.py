@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings, is_traced
-from phiball.refimpl.inner.derivatives import SolutionTerms, Solved, Triple
+from phiball.refimpl.inner.derivatives import SolutionTerms, Solved, Triple, directional
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.printing import one_line
 
@@ -50,7 +50,7 @@ class SolvedBudget:
             if dp is not None:
                 mass, conj, level = at.along(dp, at.density, at.conj(), at.g)
             value = _sum(self.weights * df + xp.where(at.free, level, at.price * conj))
-            value = value + xp.where(dbudget == 0, dbudget, self.eta * dbudget)
+            value = value + directional(self.eta, dbudget)
             d, spent = at.distance, dbudget + _sum(conj)
             pull = df - _column(at.takes * df)
             eta = (_sum(d * (at.r * pull + at.price * mass)) - self.eta * spent) * at.ease

@@ -20,13 +20,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phiball.backends import Array, array_namespace, ignore_float_warnings
+from phiball.backends import Array, array_namespace, ignore_float_warnings, is_abstract
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.inner.solvers import shifted
 from phiball.refimpl.numerics import tolerance, two_sum
 from phiball.refimpl.printing import one_line
 
 Triple = tuple[Array | None, Array | None, Array | None]
+
+
+def directional(derivative: Array, direction: Array) -> Array:
+    """derivative * direction, and zero where the direction is zero, even if the derivative is infinite.
+
+    JAX transposes this product, so that its directions must not be compared: zero times infinity is NaN there.
+    """
+    product = derivative * direction
+    if is_abstract(direction):
+        return product
+    return array_namespace(product).where(
+        direction == 0, array_namespace(product).zeros_like(product), product
+    )
 
 
 @dataclass(frozen=True)
@@ -129,9 +142,7 @@ class ValueTerms:
         """Each factor times dq, the change of q along dp."""
         xp = array_namespace(dp)
         dq = (dp - self.q * xp.sum(dp, axis=-1, keepdims=True)) / self.total
-        # Where p_i = 0 does not change, an infinite derivative does not matter.
-        still = (self.q == 0) & (dp == 0)
-        return [xp.where(still, xp.zeros_like(dq), factor * dq) for factor in factors]
+        return [directional(factor, dq) for factor in factors]
 
     def in_p(self, in_q: Array) -> Array:
         """The gradient in p, which is rescaled to q, of a function with the gradient `in_q` in q."""
