@@ -238,8 +238,8 @@ def as_rng(rng: Any) -> Rng:
         return Rng(int(torch.randint(2**63 - 1, (), generator=rng, device=rng.device)))
     if isinstance(rng, bool) or not isinstance(rng, (int, np.integer)):
         raise TypeError(
-            f"rng is {rng!r}; expected a whole number, a generator of NumPy or torch, a key of JAX, an Rng or "
-            "None"
+            f"rng is {rng!r}; expected a whole number, a generator of NumPy or torch, a key of JAX, an Rng, "
+            "or None"
         )
     return Rng(int(rng))
 

@@ -32,7 +32,7 @@ Triple = tuple[Array | None, Array | None, Array | None]
 def directional(derivative: Array, direction: Array) -> Array:
     """derivative * direction, and zero where the direction is zero, even if the derivative is infinite.
 
-    JAX transposes this product, so that its directions must not be compared: zero times infinity is NaN there.
+    JAX transposes this product, so a direction must not be compared: there, zero times infinity is NaN.
     """
     product = derivative * direction
     if is_abstract(direction):
