@@ -98,9 +98,8 @@ def divergence_under_beta(
     exact = solve_exactly(problem.f, *instance).value
     # Rounding errors of the weights are multiplied by the losses and by eta phi'.
     slack = primal_tolerance(problem, phi) + 2.0**-40 * problem.spread
-    yield Evidence(
-        abs(definitions.exact_difference(reached, exact)), slack, "the primal objective at the weights"
-    )
+    error = abs(definitions.exact_difference(reached, exact))
+    yield Evidence(error, slack, "the primal objective at the weights")
     dual = definitions.dual_minimum(problem.f, *instance)
     slack = value_tolerance(problem) + 1e-18 * problem.eta
     yield Evidence(abs(definitions.exact_difference(dual, exact)), slack, "T(g) and the primal optimum")
@@ -197,11 +196,8 @@ def ramp_is_lipschitz(
     distance = max(abs(a - b) for a, b in zip(t, other, strict=True))
     change = abs(_evaluate(loss, t, y, varrho) - _evaluate(loss, other, y, varrho))
     size = max(map(abs, t + other))
-    yield Evidence(
-        change - 2 / varrho * distance,
-        2.0**-48 * (1 + size / varrho),
-        f"logits change by {distance:.4g}, the loss by {change:.4g}",
-    )
+    note = f"logits change by {distance:.4g}, the loss by {change:.4g}"
+    yield Evidence(change - 2 / varrho * distance, 2.0**-48 * (1 + size / varrho), note)
     # The constant is attained if the two largest logits move in opposite directions inside the ramp.
     before = [varrho / 2 if k == y else 0.0 for k in range(len(t))]
     after = [v + (varrho / 8 if k == y else -varrho / 8) for k, v in enumerate(before)]
@@ -261,11 +257,8 @@ LOGITS = [0.0, 5.0]
 )
 def _unbounded() -> Evidence:
     value = cross_entropy(LOGITS, 0)
-    return Evidence(
-        value - 1,
-        0.0,
-        f"logits (0, 5) and the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1",
-    )
+    note = f"logits (0, 5) and the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1"
+    return Evidence(value - 1, 0.0, note)
 
 
 @ramp_is_bounded.mutant("counts the label among the other classes")
