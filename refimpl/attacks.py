@@ -224,7 +224,7 @@ def _check_problem(gradient: Gradient | None, x: Array, ball: Ball) -> tuple[Arr
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.45)")
     xp = array_namespace(x)
     if ball.clip is not None and not xp.all((x >= ball.clip[0]) & (x <= ball.clip[1])):
-        raise ValueError(f"x leaves the box clip = {ball.clip} of the ball; expected data inside it")
+        raise ValueError(f"x is outside the box clip = {ball.clip} of the ball; expected data inside it")
     return x, indices(x)
 
 

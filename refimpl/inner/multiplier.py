@@ -29,7 +29,7 @@ _SMALL, _TERMS = 0.25, 12  # where abs(t) max(1, abs(k)) < _SMALL, phi(exp(t)) i
 def multiplier(f: Array, budget: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     """Find (eta, cost): the multiplier of the budget, and the divergence of the worst case at the price eta.
 
-    f (..., m), budget (...), and p (..., m) or None are valid, and d is of FAMILIES. eta is 0 where the budget
+    f (..., m), budget (...), p (..., m) or None are valid, and d is of FAMILIES. eta is 0 where the budget
     allows all mass on the largest losses, and infinite where the budget is 0. If phi(0) is infinite, the cost
     stays below a budget that needs weights too small for the dtype. All computations are in float64, because
     the curve is steep where a weight is near zero.

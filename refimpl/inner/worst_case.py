@@ -59,7 +59,7 @@ class WorstCase:
     - `gap` (...): the duality gap, an upper minus a lower bound on the optimal value. It is of the size of
       rounding errors in the dtype of the losses, and rounding may make it negative.
     - `eta` (...): the given price. With a budget, the multiplier of the budget constraint, which is the
-      derivative of the value in the budget: 0 if the budget does not bind, infinite at budget 0 for smooth phi.
+      derivative of the value in the budget: 0 if the budget does not bind, inf at budget 0 for smooth phi.
 
     With a price, the bounds are `dual_value` at `mu` and `primal_value` at `weights`. With a budget, they are
     eta * budget + `dual_value`, and the expected loss under `weights`. refimpl/INNER.md states the accuracy.
