@@ -287,9 +287,7 @@ def test_invalid_arguments() -> None:
         "restarts is 2; expected an rng": lambda: pgm(first, Z, ball, restarts=2, **own),
         "restarts is 2; expected": lambda: pgm(None, Z, ball, restarts=2, rng=0, **own),
         "restarts is 3; expected": lambda: pgm(first, Z, ball, restarts=3, rng=0, keep_best=False, **own),
-        "gradient(x, i) has shape (3,); expected that of x, (3, 2)": lambda: fgm(
-            None, Z, ball, gradient=first
-        ),
+        "gradient(x, i) has shape (3,); expected (3, 2), as x": lambda: fgm(None, Z, ball, gradient=first),
         "gradient(x, i) contains NaN or infinity": lambda: pgm(
             None, Z, ball, gradient=lambda x, i: x + np.inf
         ),
