@@ -250,9 +250,9 @@ def test_bad_batches() -> None:
         ),
         "x is": lambda: risk([[0.0, 1.0]]),
         r"x is a list of arrays; pass one array, or iter\(x\) for batches": lambda: risk([Z[:2], Z[:2]]),
-        r"parts is \[\]; expected sampled estimates": lambda: Estimate.merge([]),
-        "expected sampled estimates of robust_risk": lambda: Estimate.merge([other]),
-        "expected results of adversarial_risk": lambda: AdversarialRisk.merge([]),
+        r"parts is \[\]; expected sampled results": lambda: Estimate.merge([]),
+        "expected sampled results of robust_risk": lambda: Estimate.merge([other]),
+        "expected one or more results of adversarial_risk": lambda: AdversarialRisk.merge([]),
     }
     for words, call in cases.items():
         with pytest.raises((TypeError, ValueError), match=words):
