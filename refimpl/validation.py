@@ -112,9 +112,8 @@ def all_finite(x: Array) -> bool:
 def check_finite(name: str, x: Array) -> None:
     """Raise unless every entry of `x` is finite."""
     if not all_finite(x):
-        raise ValueError(
-            f"{name} contains {_first(x, ~array_namespace(x).isfinite(x))}; expected finite numbers"
-        )
+        bad = _first(x, ~array_namespace(x).isfinite(x))
+        raise ValueError(f"{name} contains {bad}; expected finite numbers")
 
 
 def valid_eta(
@@ -142,7 +141,7 @@ def check_eta(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `eta` is an array; raise unless it is a valid number, or an array of the right type and shape."""
+    """Whether `eta` is an array; raise unless it is a valid number, or an array of the right type."""
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         _check_setting("eta", eta, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True

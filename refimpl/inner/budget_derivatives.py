@@ -77,10 +77,7 @@ class SolvedBudget:
         eta: Array | None,
         wanted: list[bool],
     ) -> Triple:
-        """The gradients in f, budget and p for the cotangents of the four fields; None means zero.
-
-        `wanted` says which of the three gradients are needed.
-        """
+        """The gradients in f, budget and p, each if `wanted`, for the cotangents of the four fields."""
         if eta is mu is weights is None and not wanted[1] and not wanted[2]:  # Danskin's theorem
             return None if value is None else value[..., None] * self.weights, None, None
         with ignore_float_warnings():

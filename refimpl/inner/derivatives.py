@@ -65,10 +65,7 @@ class Solved:
             return value, mu, T - a * xp.sum(T, axis=-1, keepdims=True)
 
     def vjp(self, value: Array | None, mu: Array | None, weights: Array | None, wanted: list[bool]) -> Triple:
-        """The gradients in f, eta and p for the cotangents of value, mu and weights; None means zero.
-
-        `wanted` says which of the three gradients are needed.
-        """
+        """The gradients in f, eta and p, each if `wanted`, for the cotangents of value, mu and weights."""
         in_f = None if value is None else value[..., None] * self.weights
         if mu is None and weights is None and not wanted[1] and not wanted[2]:
             return in_f, None, None  # Danskin's theorem; the case of training

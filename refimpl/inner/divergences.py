@@ -86,9 +86,6 @@ def _full(x: Array, value: float) -> Array:
     return array_namespace(x).full_like(x, value)
 
 
-# --- Example 2: x log x - x + 1 -----------------------------------------------------------------
-
-
 def _entropic_phi(x: Array) -> Array:
     xp = array_namespace(x)
     safe = xp.where(x > 0, x, xp.ones_like(x))
@@ -123,9 +120,6 @@ The risk is the log-sum-exp $\eta \log \mathbb{E} e^{f/\eta}$, and the worst cas
 >>> ENTROPIC.slope1, ENTROPIC.recession, ENTROPIC.curvature1
 (0.0, inf, 1.0)
 """
-
-
-# --- Example 3: (x^2 - 1)/2 ---------------------------------------------------------------------
 
 
 def _positive_part(s: Array) -> Array:
@@ -163,9 +157,6 @@ The worst case is a sparsemax: losses below a threshold get no weight.
 >>> QUADRATIC.slope1, QUADRATIC.recession, QUADRATIC.curvature1
 (1.0, inf, 1.0)
 """
-
-
-# --- Examples 4 and 5: abs(x - 1) and (x - 1)_+ ---------------------------------------------------
 
 
 def _absolute_phi(x: Array) -> Array:
@@ -231,9 +222,6 @@ It has a kink, and part of the mass may move to the largest loss.
 """
 
 
-# --- Example 1: 0 on [0, 1/alpha] -----------------------------------------------------------------
-
-
 def _indicator_phi(x: Array, *, alpha: float) -> Array:
     xp = array_namespace(x)
     # The factor allows for the rounding of x = gamma/p where it equals 1/alpha.
@@ -279,9 +267,6 @@ def indicator(alpha: float) -> Divergence:
         family="indicator",
         parameter=alpha,
     )
-
-
-# --- The Cressie-Read family ------------------------------------------------------------------------
 
 
 def expm1_over(k: float, x: Array) -> Array:
@@ -358,9 +343,6 @@ def cressie_read(k: float) -> Divergence:
         family="cressie_read",
         parameter=k,
     )
-
-
-# --- Centring -----------------------------------------------------------------------------------------
 
 
 def centred(d: Divergence) -> Divergence:

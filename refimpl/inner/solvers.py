@@ -86,10 +86,7 @@ def solve_by_length(
     setting: Array,
     p: Array | None,
 ) -> Solution:
-    """Solve rows of different lengths, with one call of `solver` for all rows of the same length.
-
-    `f`, `offsets`, `p`: as in `solve_ragged`; `setting` (rows,): eta or the budget.
-    """
+    """`solve_ragged` with one call of `solver` per length; `setting` (rows,) is eta or the budget."""
     xp = array_namespace(f)
     starts = offsets[:-1]
     lengths = offsets[1:] - starts
