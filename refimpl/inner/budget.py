@@ -22,7 +22,7 @@ _ROOT_TOL = 1e-6  # relative: an end of the bracket whose cost is this close to 
 
 
 def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check: bool = False) -> Solution:
-    """The fields of `WorstCase`, for valid f (..., m), budget (...), p (..., m) or None; `check` overflow."""
+    """Solve for valid f (..., m), budget (...), and p (..., m) or None; `check` raises on overflow."""
     xp, dtype, losses = array_namespace(f), f.dtype, f
     f, budget, p = to_double(f), to_double(budget), None if p is None else to_double(p)
     size = largest(f)

@@ -245,7 +245,7 @@ def test_bad_batches() -> None:
     cases: dict[str, Any] = {
         r"eta has shape \(300,\); expected a number": lambda: risk(cut(Z, 10), eta=np.full(N, 0.3)),
         "retilt=0 for data in batches": lambda: risk(cut(Z, 10), method=Tilted(retilt=1, gradient=slope)),
-        "feature_scale differs between data points; expected one for all": lambda: robust_risk(
+        "feature_scale differs between data points, which batches do not support": lambda: robust_risk(
             by_index, cut(Z, 10), ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0)
         ),
         "x is": lambda: risk([[0.0, 1.0]]),
