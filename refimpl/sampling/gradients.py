@@ -14,8 +14,8 @@ def check_gradient(gradient: Gradient | None, x: Array) -> None:
     """Raise unless `gradient` is a function, or None and the library of x differentiates by itself."""
     if gradient is None and not differentiates(x):
         raise TypeError(
-            f"gradient is None and x is a {library(x)} array, which cannot be differentiated automatically; "
-            "expected a function gradient(x, i), or torch tensors"
+            f"gradient is None and x is a {library(x)} array, without automatic differentiation; expected "
+            "a function gradient(x, i), or torch tensors"
         )
     if gradient is not None and not callable(gradient):
         raise TypeError(f"gradient is {gradient!r}; expected a function gradient(x, i), or None")
