@@ -239,6 +239,7 @@ def solve_shared_budget(f: Array, budget: Array, p: Array | None, c: Divergence)
 
 
 def _solve_at(f: Array, eta: Array, p: Array | None, distribution: Array, c: Divergence) -> _PricePoint:
+    """Solve all problems at their prices eta (problems,)."""
     xp = array_namespace(f)
     rows = xp.broadcast_to(eta[:, None], f.shape[:-1])
     _, mu, weights, _ = solve(f, rows, p, c)

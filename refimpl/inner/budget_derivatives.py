@@ -49,7 +49,7 @@ class SolvedBudget:
             mass = conj = level = xp.zeros_like(self.f)
             if dp is not None:
                 mass, conj, level = terms.times_dq(dp, terms.density, terms.conj(), terms.g)
-            value = _sum(self.weights * df + xp.where(terms.free, level, terms.price * conj))
+            value = _sum(self.weights * df + xp.where(terms.zero_budget, level, terms.price * conj))
             value = value + xp.where(dbudget == 0, dbudget, self.eta * dbudget)
             d, spent = terms.distance, dbudget + _sum(conj)
             pull = df - _column(terms.mass_shares * df)
@@ -88,7 +88,7 @@ class SolvedBudget:
             if value is not None:
                 in_f = value[..., None] * self.weights
                 in_budget = xp.where(value == 0, value, value * self.eta)
-                in_q = value[..., None] * xp.where(terms.free, terms.g, terms.price * conj)
+                in_q = value[..., None] * xp.where(terms.zero_budget, terms.g, terms.price * conj)
             if not (eta is mu is weights is None):
                 zero = xp.zeros_like(self.eta)
                 cotangents = (
@@ -109,7 +109,7 @@ class SolvedBudget:
 class _BudgetTerms(SolutionTerms):
     """The quantities of the formulas at the price eta of the solution.
 
-    - `idle`, `free` (..., 1): True where the budget does not bind (eta = 0), or is zero (eta infinite).
+    - `idle`, `zero_budget` (..., 1): True where the budget does not bind (eta = 0), or is 0 (eta infinite).
     - `price` (..., 1): eta, replaced by a tiny or huge number where it is 0 or infinite.
     - `r`, `distance`, `s` (..., m): r (zero where idle), d and s of the formulas.
     - `width` (..., 1): s at the upper level minus s at the lower level.
@@ -120,7 +120,7 @@ class _BudgetTerms(SolutionTerms):
         f, eta, p = solved.f, solved.eta, solved.p
         xp = array_namespace(f)
         eps = float(xp.finfo(f.dtype).eps)
-        self.free, self.idle = (eta == xp.inf)[..., None], (eta == 0)[..., None]
+        self.zero_budget, self.idle = (eta == xp.inf)[..., None], (eta == 0)[..., None]
         size = xp.max(f, axis=-1) - xp.min(f, axis=-1)
         size = xp.where(size > 0, size, xp.ones_like(size))
         near = xp.where(eta == 0, size * eps, xp.where(eta == xp.inf, size / eps, eta))
@@ -139,7 +139,7 @@ class _BudgetTerms(SolutionTerms):
         self.inverse_K = xp.where(eta == 0, xp.zeros_like(inverse_K), inverse_K)
         if self.levels is not None:
             upper, lower, two = self.levels
-            self.levels = upper, lower, two & ~self.idle & ~self.free
+            self.levels = upper, lower, two & ~self.idle & ~self.zero_budget
             width = _column((upper - lower) * self.s)
             self.width = xp.where(self.levels[2], width, xp.ones_like(width))
 
@@ -154,7 +154,7 @@ class _BudgetTerms(SolutionTerms):
         by_eta = xp.where(cotangent == 0, cotangent, cotangent * self.inverse_K)
         line = xp.where(slope == 0, slope, slope * self.inverse_K)
         in_budget = line - price * by_eta
-        line = xp.where(self.free[..., 0], xp.zeros_like(line), line)  # where the weights equal p
+        line = xp.where(self.zero_budget[..., 0], xp.zeros_like(line), line)  # where the weights equal p
         move = (price * by_eta - line)[..., None]
         push = self.r / self.price * (rest + move * d)
         in_f = mu[..., None] * self.mu_in_f + push - a * _column(push)

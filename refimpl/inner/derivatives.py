@@ -2,7 +2,7 @@
 
     gamma_i = q_i phi*'(s_i),  s_i = (f_i - mu)/eta,  sum gamma = 1,  q = p / sum p
 
-Their derivatives, with r_i = q_i phi*''(s_i) and a = r / sum r:
+The derivatives, with r_i = q_i phi*''(s_i) and a = r / sum r:
 
     dvalue   = sum gamma_i df_i - sum q_i phi(gamma_i/q_i) deta + eta sum phi*(s_i) dq_i
     dmu      = sum a_i df_i + (mu - sum a_i f_i)/eta deta + eta/(sum r) sum phi*'(s_i) dq_i
@@ -131,7 +131,7 @@ class ValueTerms:
         return [xp.where(still, xp.zeros_like(dq), factor * dq) for factor in factors]
 
     def in_p(self, in_q: Array) -> Array:
-        """The gradient in p = q sum p of a function with the gradient `in_q` in q."""
+        """The gradient in p of a function of q = p / sum p, from its gradient `in_q` in q."""
         xp = array_namespace(in_q)
         q = self.q
         mean = xp.sum(xp.where(q > 0, q * in_q, xp.zeros_like(q)), axis=-1, keepdims=True)

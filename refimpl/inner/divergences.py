@@ -21,7 +21,7 @@ class Divergence:
     Arguments: a name, shown in messages, and four elementwise functions of an array.
     - `phi`: $\phi(x)$, infinite where $x < 0$.
     - `conj`: the conjugate $\phi^*(s) = \sup_{x \ge 0} (s x - \phi(x))$.
-    - `dconj`: the derivative of the conjugate, which is the maximiser $x$; zero for $s$ below `slope0`.
+    - `dconj`: the derivative of the conjugate, which is the maximizer $x$; zero for $s$ below `slope0`.
     - `d2conj`: the second derivative of the conjugate.
 
     The functions must keep the dtype, and accept arrays of the library of the losses (to support every

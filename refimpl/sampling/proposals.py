@@ -71,7 +71,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Tilted:
-    r"""Draw perturbations from the worst case of the linearised loss, with exact importance weights.
+    r"""Draw perturbations from the worst case of the linearized loss, with exact importance weights.
 
     With $g$ the gradient of the loss $f$ at the data point $z$, the perturbation $b$ has a density $q$
     proportional to $e^{g^\top b/\eta}$ on the ball, so that
