@@ -124,7 +124,7 @@ def store_mu(
     """out[row] = top + shift - eta slope1; returns the shift of the rounded number.
 
     Rounds up if the domain of phi* `ends` or eta is below the rounding of mu, and to nearest otherwise, as
-    `_multiplier` in the reference.
+    `_round_mu` in the reference.
     """
     unit = EPS if out.itemsize == 8 else 1.1920929e-07
     mu = (top + shift) - eta * slope1

@@ -278,7 +278,7 @@ def test_invalid_arguments() -> None:
         "ball is Gaussian(std=1.0); expected a Ball": lambda: pgm(None, Z, Gaussian(1.0), **own),
         "ball is 0.5; expected a Ball, or a distribution": lambda: white_noise(Z, 0.5),
         "rng is 'a'; expected": lambda: white_noise(Z, ball, rng="a"),
-        "x leaves the box clip = (0.0, 1.0)": lambda: fgm(None, Z + 2, box, **own),
+        "x is outside the box clip = (0.0, 1.0)": lambda: fgm(None, Z + 2, box, **own),
         "step is 'a'; expected a number": lambda: fgm(None, Z, ball, step="a", **own),
         "step is 0; expected a positive": lambda: fgm(None, Z, ball, step=0, **own),
         "step is inf; expected": lambda: pgm(None, Z, ball, step=inf, **own),
@@ -287,9 +287,7 @@ def test_invalid_arguments() -> None:
         "restarts is 2; expected an rng": lambda: pgm(first, Z, ball, restarts=2, **own),
         "restarts is 2; expected": lambda: pgm(None, Z, ball, restarts=2, rng=0, **own),
         "restarts is 3; expected": lambda: pgm(first, Z, ball, restarts=3, rng=0, keep_best=False, **own),
-        "gradient(x, i) has shape (3,); expected that of x, (3, 2)": lambda: fgm(
-            None, Z, ball, gradient=first
-        ),
+        "gradient(x, i) has shape (3,); expected (3, 2), as x": lambda: fgm(None, Z, ball, gradient=first),
         "gradient(x, i) contains NaN or infinity": lambda: pgm(
             None, Z, ball, gradient=lambda x, i: x + np.inf
         ),

@@ -179,7 +179,7 @@ def test_invalid_arguments() -> None:
             "event_ndim is 3": sample(event_ndim=3),
             "at least one coordinate": sample(np.zeros((2, 0))),
             "x contains NaN": sample(np.array([[np.nan]])),
-            "leaves the box": sample(np.array([[1.5]]), distribution=Ball(2, 1.0, clip=(0.0, 1.0))),
+            "is outside the box": sample(np.array([[1.5]]), distribution=Ball(2, 1.0, clip=(0.0, 1.0))),
             "21201": sample(np.zeros((1, 21201)), qmc=True),
         },
         TypeError: {

@@ -118,7 +118,7 @@ def test_log_mgf_equals_the_dual_norm_where_squares_overflow(norm: float) -> Non
         with pytest.raises(ValueError, match=r"radius times s overflows .* for entries of s up to"):
             Ball(norm, 10.0).log_mgf(s)
         assert float(Ball(norm, 0.1).log_mgf(s)) == pytest.approx(0.1 * s[1], rel=1e-6)
-    with pytest.raises(ValueError, match="s contains nan; expected finite numbers"):
+    with pytest.raises(ValueError, match="s contains NaN; expected finite numbers"):
         Ball(norm, 1.0).log_mgf(np.array([0.0, np.nan]))
     with pytest.raises(ValueError, match=r"norm is 3.0; expected 1, 2 or inf"):
         Ball(3, 1.0).log_mgf(np.zeros(2))

@@ -102,7 +102,7 @@ SPECIAL: list[tuple[Any, str, Any, Any, str]] = [
     (adversarial_risk, "attack", lambda f, x, b: 1.0, TypeError, r"attack\(loss, x, ball\) is 1.0"),
     (adversarial_risk, "attack", lambda f, x, b: x + 1, ValueError, r"moves a point by 1.414.*radius 0.5"),
     (adversarial_risk, "attack", lambda f, x, b: x * nan, ValueError, r"ball\) contains NaN"),
-    (adversarial_risk, "attack", lambda f, x, b: x + 0.25, ValueError, r"ball\) leaves the box"),
+    (adversarial_risk, "attack", lambda f, x, b: x + 0.25, ValueError, r"ball\) is outside the box"),
     (worst_case_density, "reference", Gaussian(1.0), ValueError, "is Gaussian.*of positive radius"),
     (worst_case_density, "reference", Ball(2, 0.0), ValueError, "is Ball.*positive radius"),
     (worst_case_density, "reference", Ball(2, 1.0, (0.0, 3.0)), ValueError, "is Ball.*without clip"),
@@ -115,7 +115,13 @@ SPECIAL: list[tuple[Any, str, Any, Any, str]] = [
     (quadrature_rule, "x", np.zeros(3), ValueError, "x has points of 3 coordinates"),
     (quadrature_rule, "panels", 1.0, ValueError, "panels is 1.0"),
     (quadrature_rule, "event_ndim", -1, ValueError, "event_ndim is -1"),
-    (quadrature_rule, "event_ndim", 3, ValueError, "event_ndim is 3; expected at most the axes of x, 2"),
+    (
+        quadrature_rule,
+        "event_ndim",
+        3,
+        ValueError,
+        "event_ndim is 3; expected at most 2, the number of axes of x",
+    ),
 ]
 
 

@@ -227,12 +227,12 @@ def test_bad_batches() -> None:
         ([(Z[:2], Y[:3])], ValueError, r"the labels of a batch have shape \(3,\); expected 2 labels"),
         ([(Z[:2], [0, 1])], ValueError, "the labels of a batch have shape list"),
         ([(Z[:2], strict.asarray(Y[:2]))], TypeError, "expected arrays of one supported library"),
-        ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of x is a tuple of 3; expected"),
+        ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of x is a tuple of 3 items; expected"),
         ([np.full((1, 4), np.nan)], ValueError, "a batch of x contains NaN"),
         (
             [Z[:2], Z[:2, :3]],
             ValueError,
-            r"has points of shape \(3,\); expected that of the previous batch, \(4,\)",
+            r"has points of shape \(3,\); expected the shape in the previous batch, \(4,\)",
         ),
     ]:
         paired = len(batches) == 1 and isinstance(batches[0], tuple)
@@ -245,14 +245,14 @@ def test_bad_batches() -> None:
     cases: dict[str, Any] = {
         r"eta has shape \(300,\); expected a number": lambda: risk(cut(Z, 10), eta=np.full(N, 0.3)),
         "retilt=0 for data in batches": lambda: risk(cut(Z, 10), method=Tilted(retilt=1, gradient=slope)),
-        "feature_scale differs between data points; expected one for all": lambda: robust_risk(
+        "feature_scale differs between data points, which batches do not support": lambda: robust_risk(
             by_index, cut(Z, 10), ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0)
         ),
         "x is": lambda: risk([[0.0, 1.0]]),
-        r"x is a list of arrays; expected an array, or iter\(x\) for batches": lambda: risk([Z[:2], Z[:2]]),
-        r"parts is \[\]; expected sampled estimates": lambda: Estimate.merge([]),
-        "expected sampled estimates of robust_risk": lambda: Estimate.merge([other]),
-        "expected results of adversarial_risk": lambda: AdversarialRisk.merge([]),
+        r"x is a list of arrays; pass one array, or iter\(x\) for batches": lambda: risk([Z[:2], Z[:2]]),
+        r"parts is \[\]; expected sampled results": lambda: Estimate.merge([]),
+        "expected sampled results of robust_risk": lambda: Estimate.merge([other]),
+        "expected one or more results of adversarial_risk": lambda: AdversarialRisk.merge([]),
     }
     for words, call in cases.items():
         with pytest.raises((TypeError, ValueError), match=words):

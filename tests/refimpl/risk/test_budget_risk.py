@@ -166,5 +166,5 @@ def test_estimates_with_one_budget_per_data_point_can_be_merged() -> None:
     for name in ("values", "eta", "gap"):
         np.testing.assert_allclose(getattr(merged, name), getattr(whole, name), rtol=1e-12, atol=1e-14)
     assert float(merged.stderr) == pytest.approx(float(whole.stderr), rel=1e-9)
-    with pytest.raises(ValueError, match="expected sampled estimates of robust_risk"):
+    with pytest.raises(ValueError, match="expected sampled results of robust_risk"):
         Estimate.merge([risk(NUMPY, ENTROPIC, 0.1)])

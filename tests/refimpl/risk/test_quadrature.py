@@ -156,7 +156,7 @@ def test_clipped_ball_and_invalid_centres() -> None:
     box = Ball(2, 1.0, clip=(0.0, 1.0))
     out = robust_risk(first, np.array([[1.0]]), box, 1.0, indicator(1.0), method=Quadrature(panels=2))
     assert float(out.value) == pytest.approx(0.75, abs=1e-15)
-    for z, words in ((2.0, "x leaves the box"), (np.nan, "x contains nan"), (np.inf, "x contains inf")):
+    for z, words in ((2.0, "x is outside the box"), (np.nan, "x contains nan"), (np.inf, "x contains inf")):
         with pytest.raises(ValueError, match=words):
             quadrature_rule(Ball(1, 0.5, clip=(0, 1)), np.array([z]))
     with pytest.raises(ValueError, match="expected points within the range of float32"):

@@ -174,7 +174,7 @@ def test_bad_arguments() -> None:
         (
             lambda: RegularizedLoss(Gaussian(1.0), 1.0, ENTROPIC, SG(1), Uniform(qmc=True)),
             ValueError,
-            r"expected Uniform\(\) for a reference that is not a Ball",
+            r"which needs a Ball as the reference; expected Uniform\(\)",
         ),
         (lambda: estimate(lambda x, i: x.mean(), X), ValueError, "reduction='none'"),
         (lambda: estimate(lambda x, i: x[:, 0] * np.nan, X), ValueError, "losses contains nan"),

@@ -245,7 +245,7 @@ def test_bad_arguments() -> None:
         (lambda: objective(Tilted(), divergence=QUADRATIC), ValueError, r"Tilted\(self_normalised=True\)"),
         (lambda: call(None), TypeError, "gradient is None and x is a numpy array"),
         (lambda: call(3.0), TypeError, "gradient is 3.0; expected a function"),
-        (lambda: call(lambda x, i: x[:, 0]), ValueError, "expected that of x"),
+        (lambda: call(lambda x, i: x[:, 0]), ValueError, "has shape .*, as x"),
         (lambda: call(lambda x, i: x.tolist()), TypeError, "expected an array"),
         (lambda: call(lambda x, i: x.astype(int)), TypeError, "has dtype int64"),
         (lambda: call(lambda x, i: x + np.nan), ValueError, "contains NaN or infinity"),
