@@ -33,15 +33,7 @@ from phiball.backends.autograd import (
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, as_rng, rng
-from phiball.backends.selection import (
-    BACKENDS,
-    Backend,
-    active,
-    backend,
-    kernel,
-    kernel_memory,
-    set_backend,
-)
+from phiball.backends.selection import BACKENDS, Backend, active, backend, kernel, kernel_memory, set_backend
 
 __all__ = [
     "BACKENDS",

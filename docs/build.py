@@ -26,22 +26,12 @@ import pdoc.search
 from phiball.backends.files import write_text_atomic
 from phiball.verification.report.math import formula
 
-REFIMPL_MODULES = (
-    "inner",
-    "distributions",
-    "sampling",
-    "risk",
-    "training",
-    "optimize",
-    "theory",
-    "qlearning",
-    "causal",
-    "linear",
-)
+_NAMESPACES = ("inner", "distributions", "sampling", "risk", "training")
+_NAMESPACES += ("optimize", "theory", "qlearning", "causal", "linear")
 PAGES = (
     "phiball",
     "phiball.refimpl",
-    *(f"phiball.refimpl.{name}" for name in REFIMPL_MODULES),
+    *(f"phiball.refimpl.{name}" for name in _NAMESPACES),
     "phiball.refimpl.types",
     "phiball.backends",
     "phiball.verification",

@@ -18,9 +18,7 @@ from phiball import RobustLoss, rng
 EPOCHS = 10
 if "RANK" not in os.environ:  # started without torchrun
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-os.environ.setdefault(
-    "GLOO_SOCKET_IFNAME", "lo"
-)  # on several machines, use the name of their network interface
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on several machines: their network interface
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()

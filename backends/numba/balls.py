@@ -15,13 +15,7 @@ import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, subroutine
-from phiball.backends.numba.elementary_functions import (
-    exp_minus,
-    fast_log,
-    fast_log1p,
-    log_sinhc,
-    sin_pi,
-)
+from phiball.backends.numba.elementary_functions import exp_minus, fast_log, fast_log1p, log_sinhc, sin_pi
 from phiball.backends.numba.primitives import REORDER_SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 

@@ -8,12 +8,7 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, as_rng, detach
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.validation import (
-    check_array,
-    check_same_array_type,
-    valid_count,
-    valid_number,
-)
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_number
 
 Map = Callable[[Array], Array]
 Step = Callable[[Array, Array, float], Array]  # the next iterate, from theta, V and the step size

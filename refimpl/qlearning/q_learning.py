@@ -19,12 +19,7 @@ from phiball.refimpl.qlearning.robust_value import (
     unchecked_robust_value,
 )
 from phiball.refimpl.types import Estimator
-from phiball.refimpl.validation import (
-    check_array,
-    check_same_array_type,
-    valid_count,
-    valid_eta,
-)
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_eta
 
 
 @dataclass(frozen=True)
@@ -196,7 +191,7 @@ def q_learning(
     number = xp.arange(n_steps, dtype=reward.dtype, device=device(reward))
     step_sizes = _valid_schedule("step_size", step_size, number)
     if not xp.all(step_sizes > 0):
-        raise ValueError("step_size returns a number that is not positive; expected numbers in (0, 1]")
+        raise ValueError("step_size has a value that is not positive; expected numbers in (0, 1]")
     epsilons = _valid_schedule("epsilon", epsilon, number)
     rng = as_rng(rng)
     uniforms = rng.uniform((n_steps, 4), like=reward)

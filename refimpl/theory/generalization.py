@@ -145,9 +145,7 @@ def linear_covering(
     valid_number("eps", eps, above=0.0)
     # A change of W by r in |.|_F moves a logit by r (Psi + sqrt(d) rho), and the loss by 2/varrho times that.
     return (
-        K
-        * d
-        * log1p(4 * _largest_logit(d, Lambda, Psi, rho) / (valid_number("varrho", varrho, above=0.0) * eps))
+        K * d * log1p(4 * _max_logit(d, Lambda, Psi, rho) / (valid_number("varrho", varrho, above=0.0) * eps))
     )
 
 
@@ -167,7 +165,7 @@ def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: fl
     >>> linear_capacity(d=4, Lambda=2.0, Psi=1.0, rho=0.25, varrho=0.5)
     12.0
     """
-    return sqrt(d) * _largest_logit(d, Lambda, Psi, rho) / valid_number("varrho", varrho, above=0.0)
+    return sqrt(d) * _max_logit(d, Lambda, Psi, rho) / valid_number("varrho", varrho, above=0.0)
 
 
 def network_capacity(
@@ -197,7 +195,7 @@ def network_capacity(
         for value in values:
             valid_number(name, value, above=0.0)
     layers = len(s) * prod(s) * sqrt(sum((a_l / s_l) ** 2 for a_l, s_l in zip(a, s, strict=True)))
-    return layers * sqrt(d) * _largest_logit(d, 1.0, Psi, rho) / valid_number("varrho", varrho, above=0.0)
+    return layers * sqrt(d) * _max_logit(d, 1.0, Psi, rho) / valid_number("varrho", varrho, above=0.0)
 
 
 def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0) -> float:
@@ -351,7 +349,7 @@ def _confidence(n: int, delta: float) -> float:
     return 3 * sqrt(log(2 / delta) / n)
 
 
-def _largest_logit(d: int, Lambda: float, Psi: float, rho: float) -> float:
+def _max_logit(d: int, Lambda: float, Psi: float, rho: float) -> float:
     """Lambda (Psi + sqrt(d) rho): the largest logit on the linf ball around an x with |x|_2 <= Psi."""
     valid_count("d", d, 1)
     rho = valid_number("rho", rho, least=0.0)

@@ -266,11 +266,7 @@ def test_invalid_arguments() -> None:
         (lambda: run(epsilon=1.5), ValueError, r"epsilon has values outside \[0, 1\]"),
         (lambda: run(epsilon="small"), TypeError, "epsilon is 'small'"),
         (lambda: run(epsilon=lambda t: t[:2]), ValueError, r"epsilon returns shape \(2,\); expected \(5,\)"),
-        (
-            lambda: run(step_size=lambda n: 0 * n),
-            ValueError,
-            "step_size returns a number that is not positive",
-        ),
+        (lambda: run(step_size=lambda n: 0 * n), ValueError, "step_size has a value that is not positive"),
         (lambda: run(step_size=lambda n: 2 + n), ValueError, "step_size has values outside"),
         (lambda: run(step_size=lambda n: 0.5), TypeError, "the result of step_size is 0.5"),
         (lambda: run(mdp=ENDED), ValueError, "terminal marks every state"),
