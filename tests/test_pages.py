@@ -200,10 +200,10 @@ def test_every_public_name_is_on_a_page() -> None:
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_the_journey_follows_the_code() -> None:
-    """Every file of the journey exists, and contains the names that its row gives."""
-    _, _, journey = TEXTS["CONTRIBUTING.md"].partition("## One journey")
-    rows = re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", journey.partition("\n## ")[0], re.MULTILINE)
+def test_the_path_of_a_call_follows_the_code() -> None:
+    """Every file of the path exists, and contains the names that its row gives."""
+    _, _, path = TEXTS["CONTRIBUTING.md"].partition("## The path of a call")
+    rows = re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", path.partition("\n## ")[0], re.MULTILINE)
     assert len(rows) > 4
     for file, text in rows:
         source = (ROOT / file).read_text(encoding="utf-8")
@@ -211,9 +211,9 @@ def test_the_journey_follows_the_code() -> None:
         assert [name for name in names if not re.search(rf"\b{name}\b", source)] == [], file
 
 
-def test_the_map_shows_the_folders() -> None:
-    """Every folder of the map exists, and every package is on it."""
-    _, _, section = TEXTS["CONTRIBUTING.md"].partition("## The map")
+def test_folders_are_complete() -> None:
+    """Every folder that is listed exists, and every package is listed."""
+    _, _, section = TEXTS["CONTRIBUTING.md"].partition("## Folders")
     lines = re.findall(r"^    (  )?(\w+)/ ", section.partition("\n## ")[0], re.MULTILINE)
     shown, top = set(), ""
     for indent, name in lines:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from phiball.backends import BACKENDS, Backend, active
-from phiball.backends.selection import VARIABLE
+from phiball.backends.selection import BACKEND_VARIABLE
 from phiball.experiments.cli import bench, run
 from phiball.experiments.cli.errors import OneLineErrors
 from phiball.experiments.cli.report import report
@@ -47,11 +47,12 @@ def phiball(
     """Adversarially robust learning with phi-divergence regularisation."""
 
 
-@app.command(epilog=f"Example: {VARIABLE}=torch phiball backends")
+@app.command(epilog=f"Example: {BACKEND_VARIABLE}=torch phiball backends")
 def backends() -> None:
     """List the backends with their versions, and the active one."""
     chosen = active()
-    why = f"set by {VARIABLE}" if os.environ.get(VARIABLE) else f"the default; set {VARIABLE} to change it"
+    default = f"the default; set {BACKEND_VARIABLE} to change it"
+    why = f"set by {BACKEND_VARIABLE}" if os.environ.get(BACKEND_VARIABLE) else default
     table = Table("name", "library", "active")
     for backend in BACKENDS.values():
         # Escape the brackets of 'phiball[torch]', which are not markup.

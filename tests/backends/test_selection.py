@@ -35,7 +35,7 @@ NAMES = ["numpy", "numba", "torch", "cupy", "strict"]
 def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start without a selected backend, and restore the selection."""
     monkeypatch.delenv("PHIBALL_BACKEND", raising=False)
-    monkeypatch.setattr(selection, "_default", None)
+    monkeypatch.setattr(selection, "_process_backend", None)
 
 
 def test_environment_variable_selects_and_numba_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ ENTRIES = 1 << 30  # enough for any number of threads
 
 @pytest.fixture(autouse=True)
 def _two_threads_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(module, "_SPLIT_ABOVE", 1000)
+    monkeypatch.setattr(module, "_MIN_ENTRIES", 1000)
     monkeypatch.setenv("PHIBALL_THREADS", "2")
     with backend("numba"):
         yield
@@ -112,7 +112,7 @@ def test_error_in_a_thread_reaches_the_caller(by_caller: bool) -> None:
 def test_caller_works_alone_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _solve_batch()
     module._queues.clear()
-    module._ready.clear()  # so that compilation, too, has to do without a thread
+    module._compiled_kernels.clear()  # so that compilation, too, has to do without a thread
 
     def fail(self: Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -24,7 +24,7 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
 
 from phiball.backends import backend  # noqa: E402
 from phiball.backends.provenance import check_origin, provenance  # noqa: E402
-from phiball.backends.workers import LOST, _call, cluster, run_tasks  # noqa: E402
+from phiball.backends.workers import WORKER_DIED, _call, cluster, run_tasks  # noqa: E402
 from phiball.experiments.framework.study_runs import run_study  # noqa: E402
 from phiball.experiments.robustness import AttackSettings, robustness_report  # noqa: E402
 from phiball.experiments.robustness.report_formats import report_csv  # noqa: E402
@@ -113,7 +113,7 @@ def test_same_command_resumes_after_a_killed_worker(where: list[str], tmp_path: 
     assert (tmp_path / "killed").exists(), err
     if "dask" not in where:  # Dask retries the task on another worker
         assert process.returncode == 1
-        assert f"phiball: {LOST}" in err
+        assert f"phiball: {WORKER_DIED}" in err
         process = start_study(where, tmp_path / "out", f"kill:{tmp_path}")
         _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err

@@ -185,7 +185,7 @@ def test_invalid_arguments() -> None:
 
 
 def test_smallest_tolerance() -> None:
-    """Every step ends the episode, so that Q = r at once, with the rounding of r over 1 - discount."""
+    """Every step ends the episode, so that Q = r at once, with the rounding error of r divided by 1 - discount."""
     end = MDP(np.tile([0.0, 1.0], (2, 1, 1)), np.ones((2, 1)), 0.9, np.array([False, True]))
     alone = Neighbourhood(np.array([[0], [1]]), np.ones((2, 1)))
     perturbation = StatePerturbation(alone, 1.0)
@@ -193,7 +193,7 @@ def test_smallest_tolerance() -> None:
     least = found.error
     assert found.Q.tolist() == [[1.0], [0.0]]
     assert value_iteration(end, perturbation, tol=1.01 * least).error == least
-    with pytest.raises(ValueError, match=f"expected at least {least:.2g}, the rounding of float64"):
+    with pytest.raises(ValueError, match=f"expected at least {least:.2g}, the rounding error of float64"):
         value_iteration(end, perturbation, tol=0.99 * least)
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"Q is a torch array and neighbourhood\.weight a numpy array"):

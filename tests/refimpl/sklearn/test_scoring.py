@@ -130,7 +130,7 @@ def test_invalid_arguments_and_integer_features() -> None:
     words = pd.DataFrame({"a": ["north"] * 2})
     cases: dict[str, Any] = {
         r"ball is 0\.5": lambda: robust_scorer(0.5),  # type: ignore[arg-type]
-        "loss is 'hinge'; expected the loss of a regressor": lambda: robust_scorer(ball, loss="hinge"),
+        "loss is 'hinge', a loss of classifiers": lambda: robust_scorer(ball, loss="hinge"),
         "loss is 'squared', and the model is a classif": lambda: robust_scorer(ball, loss="squared")(
             model, X, Y
         ),

@@ -169,7 +169,7 @@ def test_bad_arguments() -> None:
         (lambda: chi_square_bound(ENTROPIC, 1.0, 1e-3), ValueError, SMALL),
         (lambda: nonconvex(eta=1e-3), ValueError, SMALL),
         (lambda: chi_square_bound(QUADRATIC, 1.0, 1e-200), ValueError, "expected bound/eta of at most 1e150"),
-        (lambda: nonconvex(eta=0.05), ValueError, "epsilon is 0.1, which needs 2.L = 9.7e.09 points per"),
+        (lambda: nonconvex(eta=0.05), ValueError, "epsilon is 0.1, which needs 9.7e.09 samples per"),
         (lambda: convex(1e-12), ValueError, "delta is 1e-12, which needs .*; expected at least 7.5e-09"),
         (lambda: convex(1e-30, diameter=1e30, idf=0.0), ValueError, "needs .* steps or data points"),
     ]
