@@ -72,8 +72,8 @@ def _table(members: list[Entry[Claim]]) -> list[str]:
 def _entry(claim: Claim, depth: int) -> list[str]:
     """The section on one claim; `depth` is positive for further readings of the same sentence."""
     with backend("numpy"):
-        texts, stands = claim.violated()
-    if not stands:
+        texts, valid = claim.check_counterexamples()
+    if not valid:
         raise ValueError(
             f"the counterexample of {full_name(claim)} does not violate the statement: {'; '.join(texts)}"
         )

@@ -168,7 +168,7 @@ def reading_of(assessment: Assessment) -> str:
     """The reading of an ambiguous sentence, and the outcome of its other readings; empty if unambiguous."""
     if assessment.as_stated:
         return ""
-    others = "; ".join(f"{other.sense} ({other.yields})" for other in assessment.others)
+    others = "; ".join(f"{other.sense} ({other.outcome})" for other in assessment.others)
     return f"{assessment.reading}. Other readings: {others}"
 
 
