@@ -44,7 +44,7 @@ def _mixed_phi(x: Array, *, k: float) -> Array:
 
 
 def _mixed_log_ratio(s: Array, *, k: float) -> Array:
-    """The v with v + k (exp(v) - 1) = s, by Newton's method, which converges from any start (convexity)."""
+    """The v with v + k (exp(v) - 1) = s, a convex increasing function of v, by Newton's method."""
     xp = array_namespace(s)
     positive = s > 0
     v = xp.where(positive, xp.log1p(xp.where(positive, s, xp.zeros_like(s)) / k), s)
@@ -174,4 +174,4 @@ def restricted(d: Divergence, a: float = 0.0, b: float = inf) -> Divergence:
 
 
 HALF_ABSOLUTE = restricted(ABSOLUTE, 0.5)
-"""abs(x - 1) on [1/2, inf): phi(t)/t has a finite limit, as Proposition 1 requires, but phi is infinite near 0."""
+"""abs(x - 1) on [1/2, inf): satisfies Proposition 1 (I), as phi(t)/t tends to 1, but is infinite near 0."""

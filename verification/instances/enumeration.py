@@ -60,7 +60,7 @@ def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Arr
 
 
 def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telescoping: bool) -> Any:
-    """All draws of 2^l points with losses f, as indices, and the weights of g^l, or of G^l if `telescoping`."""
+    """The indices of all draws of 2^l points, and the weights of g^l, or of G^l if `telescoping`."""
     picks = row_solver.draws(len(f), 2**level)
     rows = array(np.asarray(f, dtype=float)[picks])
     whole = to_numpy(solve(rows))
@@ -84,10 +84,10 @@ def rt_moments(
     """E V and E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC, by enumeration."""
     mean, square = np.zeros(2), 0.0
     for k, chance in enumerate(RTMLMC(level).probabilities):
-        level_mean, level_square = gradient_moments(
+        term, term_square = gradient_moments(
             distribution.p, distribution.g, *level_weights(distribution.f, k, solve, telescoping=True)
         )
-        mean, square = mean + level_mean, square + level_square / chance
+        mean, square = mean + term, square + term_square / chance
     return mean, square
 
 

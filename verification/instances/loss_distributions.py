@@ -28,7 +28,7 @@ LIPSCHITZ = "0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi"
 
 @dataclass(frozen=True)
 class DiscreteDistribution:
-    """A distribution of a few points, with losses f, gradients g in the plane and probabilities p; and eta."""
+    """A few points with losses f, gradients g (in the plane) and probabilities p; and the price eta."""
 
     f: tuple[float, ...]
     g: tuple[tuple[float, float], ...]
@@ -259,7 +259,7 @@ def quadratic_losses(draw: st.DrawFn) -> QuadraticLosses:
 def gradient_change(
     f: QuadraticLosses, places: tuple[float, float], solve: Callable[..., Any]
 ) -> tuple[float, float]:
-    """The change of the gradient of the risk between two theta, given as multiples of tau, and their distance."""
+    """The change of the gradient of the risk from tau places[0] to tau places[1], and their distance."""
     theta = np.array([[f.tau * place] for place in places])
     c, g, h = np.array(f.terms).T
     losses = array(c + g * theta + h * theta**2 / 2)

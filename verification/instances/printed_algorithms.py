@@ -1,4 +1,4 @@
-"""Algorithm 2 and the hyper-parameters as printed in the paper, and the scales at which plans are compared."""
+"""Algorithm 2 and the hyper-parameters as printed in the paper, and scales for the comparison of plans."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def follow(
     low: float = -inf,
     high: float = inf,
 ) -> SgdPaths:
-    """Run `sgd` on [low, high] once per row of `noise`, which is added to the slope; `chance`: of each row."""
+    """Run `sgd` on [low, high] with each row of `noise` added to the slope; `chance`: row probabilities."""
     xp = active().namespace
     seen: list[Any] = []
 

@@ -73,7 +73,7 @@ def linearisation(
         error, bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}"
     )
     if phi is ENTROPIC:
-        # One data point in R^n: for the norm inf and a sum of functions of one coordinate, risk and S are sums.
+        # One data point with a loss that is a sum over coordinates: in the norm inf, risk and S are sums.
         box = linear(array([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
         error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
         note = f"in a box: the error is {error:.4g}, the bound {bound:.4g}"

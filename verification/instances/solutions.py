@@ -56,8 +56,8 @@ def exact_mean(problem: InnerProblem) -> Fraction:
 def shortfall_bound(problem: InnerProblem, d: Divergence) -> float:
     """A bound on max f - R that tends to 0 with eta: max f minus the primal value of a certain density.
 
-    The density is e at every point below the maximum, where e = 0 if phi(0) is finite, and else e = eta/range.
-    The maximum has the remaining mass.
+    The density is e where f < max f, with e = 0 if phi(0) is finite, and else e = eta/range. The maximum has
+    the remaining mass.
     """
     top = max(problem.charged)
     rows = [(v, q) for v, q in zip(problem.f, problem.probabilities, strict=True) if q]

@@ -26,7 +26,7 @@ def value_tolerance(problem: InnerProblem) -> float:
 
 
 def primal_tolerance(problem: InnerProblem, d: Divergence) -> float:
-    """The rounding error of the primal at given weights, which is linear in them if phi is kinked."""
+    """The rounding error of the primal at given weights; if phi is kinked, their error enters linearly."""
     return value_tolerance(problem) + (ROUNDING * problem.eta if d.curvature1 == inf else 0.0)
 
 

@@ -172,15 +172,8 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
         x = ratios(high if abs(high_e) < abs(low_e) else low)
         total = mp.fsum(ps[i] * x[i] for i in charged)
         weights = [ps[i] * x[i] / total if i in x else mp.mpf(0) for i in range(len(f))]
-        kk = _mpf(k)
-
-        def phi(v: Any) -> Any:
-            if k == 0:
-                return v - 1 - mp.log(v)
-            return (v**kk - kk * v + kk - 1) / (kk * (kk - 1))
-
-        cost = mp.fsum(ps[i] * phi(weights[i] / ps[i]) for i in charged)
-        value = mp.fsum(weights[i] * _mpf(f[i]) for i in charged) - _mpf(eta) * cost
+        costs = (ps[i] * definitions.phi(weights[i] / ps[i], "cressie_read", float(k)) for i in charged)
+        value = mp.fsum(weights[i] * _mpf(f[i]) for i in charged) - _mpf(eta) * mp.fsum(costs)
         return Answer(value, weights, True)
 
 

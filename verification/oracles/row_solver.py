@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise, product
 from math import inf
 from typing import Any, NamedTuple
@@ -157,11 +156,6 @@ def coordinate_distribution(x: Any, d: int) -> tuple[Any, Any]:
     return betainc(a, a, (1 + x) / 2), -(shape**a) / ((d + 1) * beta(a, 0.5))
 
 
-@cache
-def _nodes() -> tuple[Any, Any]:
-    return np.polynomial.legendre.leggauss(60)
-
-
 def hinge_bias(n: int, d: int, eta: float) -> float:
     """F - F^n of the hinge, for f = b_1 at n >= 2 uniform points b of the unit ball of R^d.
 
@@ -173,7 +167,7 @@ def hinge_bias(n: int, d: int, eta: float) -> float:
         (at_c, below_c), (_, below_M) = coordinate_distribution(c, d), coordinate_distribution(M, d)
         return c * at_c + below_M - below_c
 
-    t, w = _nodes()
+    t, w = np.polynomial.legendre.leggauss(60)
     kink = np.arccos(1 - eta)  # M = -cos(angle), so M - eta = -1 at this angle
     total = 0.0
     ends = [0.0, *np.linspace(kink, np.pi, 7)]

@@ -25,7 +25,7 @@ from phiball.verification.report.quotes import quote_html
 from phiball.verification.report.theorems import HoldsAsPrinted, theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
 
-# The CSS class and the sign of each status and of each answer.
+# The CSS class and the sign of each status of an entry, and of each `HoldsAsPrinted`.
 _LOOKS = {
     Verdict.HOLDS.value: ("holds", "✓"),
     Kind.MISPRINT.value: ("misprint", "✎"),
@@ -53,7 +53,7 @@ def to_html(
     paper: Paper = THIS,
     comparisons: Sequence[Comparison] = (),
 ) -> str:
-    """The page: totals, theorems, corrections, contents, then every entry in the order of the paper.
+    """The report as HTML: totals, theorems, corrections, contents, then every entry in the paper's order.
 
     `comparisons`: the paper's own numbers beside ours.
     """
@@ -119,13 +119,13 @@ def _linked(text: str, ids: set[str]) -> str:
     """The text as HTML, with the ids of claims as links."""
     parts = re.split(r"(?<![\w-])([A-Z]\d+[a-z]?(?:-[a-z]+)?)(?![\w-])", text)
     return "".join(
-        f'<a href="#claim-{part}">{part}</a>' if place % 2 and part in ids else prose(part)
-        for place, part in enumerate(parts)
+        f'<a href="#claim-{part}">{part}</a>' if index % 2 and part in ids else prose(part)
+        for index, part in enumerate(parts)
     )
 
 
 def _code_link(place: str, template: str) -> str:
-    """A place such as verification/oracles/exact_solver.py:26, as a link if `template` is not empty."""
+    """A location such as verification/oracles/exact_solver.py:26, as a link if `template` is not empty."""
     name, _, at = place.rpartition(" ")
     path, _, line = at.rpartition(":")
     shown = escape(name or path)
@@ -137,7 +137,7 @@ def _code_link(place: str, template: str) -> str:
 
 def _smallest_example(result: Result) -> str:
     """The example on which the statement failed, unless a counterexample already shows it."""
-    known = any(
+    is_shown = any(
         result.found.rpartition("the fixed instances: ")[2] in text for text in result.counterexamples
     )
-    return "" if known else result.found
+    return "" if is_shown else result.found

@@ -1,4 +1,4 @@
-"""The report as JSON: every field of every result, under the names of the report."""
+"""The report as JSON: every field of every result, under the names that `WORDS` gives them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def to_json(
     paper: Paper = THIS,
     comparisons: Sequence[Comparison] = (),
 ) -> str:
-    """The run: its settings `about`, totals, theorems and items, and under "claims" all results."""
+    """The report as JSON: the run (`about`), totals, theorems and items, and all results under "claims"."""
     rows = [
         {
             **{_KEYS[field]: value for field, value in asdict(result).items()},

@@ -56,9 +56,9 @@ def theorem_table(found: Sequence[Entry[Line]], paper: Paper) -> list[str]:
 
 
 def item_table(found: list[Entry[Line]], paper: Paper) -> list[str]:
-    """A table of the entries by item of the paper, with the most severe error of each item."""
-    lines = ["", SEVERITY, "", "| item | | statements | hold | worst | consequence | claims | on its proof |"]
-    lines.append("|---" * 8 + "|")
+    """A table of the items of the paper: their statements, and the most severe error of each item."""
+    head = "| item | | statements | hold | most severe error | consequence | claims | claims on the proof |"
+    lines = ["", SEVERITY, "", head, "|---" * 8 + "|"]
     for row in rows(found, paper):
         worst = row.worst
         consequence = worst.consequence if worst.kind else ""
@@ -70,7 +70,7 @@ def item_table(found: list[Entry[Line]], paper: Paper) -> list[str]:
 
 
 def to_markdown(results: list[Result], about: Mapping[str, Any], paper: Paper = THIS) -> str:
-    """The run as a page: totals, theorems and corrections first, then every claim."""
+    """The report as Markdown: totals, theorems and corrections first, then every claim."""
     lines = [f"# {plain(paper.title)}", "", plain(paper.name)]
     found = of_the_paper(results)
     opening = overview(results, paper)

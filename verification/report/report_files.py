@@ -1,4 +1,4 @@
-"""The files of a report, and the settings and circumstances of its run."""
+"""The files of a report, and the description of its run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def circumstances(
     seconds: float,
     provenance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The settings of a run, its date, machine and summary.
+    """The settings of a run, its date, machine and summary: the `about` of a report.
 
-    `provenance`: further entries, such as the revision, the versions of libraries and the record of runs.
+    `provenance` adds entries, such as the revision, the versions of libraries and the record of runs.
     """
     return {
         "summary": summary(results, seconds),

@@ -152,8 +152,8 @@ def _curl() -> Evidence:
         "2 pi; theta = (1, 0). For points x_1 and x_2, one bisection step gives mu = (f_1 + f_2)/2, which "
         f"is optimal up to eps = {gap:.2f}, and gamma = (e^u, e^-u)/2 with u = (f_1 - f_2)/2. The curl of V "
         "is sinh(u) sin(pi (x_2 - x_1))/2; both factors are positive if x_1 < x_2 and negative if x_1 > x_2. "
-        f"So E V has the curl {by_hand:.4f} (by finite differences {after_1:.4f}), and is not a gradient, "
-        f"whose curl is 0. After 60 steps the curl is {'below 1e-6' if abs(after_60) < 1e-6 else after_60}",
+        f"So E V has curl {by_hand:.4f} ({after_1:.4f} by finite differences) and is not a gradient, as "
+        f"gradients have curl 0. After 60 steps the curl is {'below 1e-6' if abs(after_60) < 1e-6 else after_60}",
     )
 
 

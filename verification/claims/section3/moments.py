@@ -134,7 +134,7 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     "weights is at most C, gamma is from Algorithm 2 at precision eps",
     quote=r"$\bE\|V^{\RTMLMC}(\theta)\|^2_2\le \frac{96L_f^2}{\kappa\eta}\cdot (2^L\epsilon) +6(L+1)L_f^2C.$",
     correction="add the term 4 L_f^2 (1 + 2 eps/(kappa eta)) for level 0, and replace L + 1 by L. The "
-    "printed bound holds if C >= 2/3, which can always be assumed; the order in L is unchanged",
+    "printed bound holds if C >= 2/3, and a larger C is always admissible; the order in L is unchanged",
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.RESULT,
