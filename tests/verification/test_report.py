@@ -30,7 +30,7 @@ from phiball.verification.report.quotes import pieces, quote_html
 from phiball.verification.report.report_files import circumstances
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
-from phiball.verification.report.words import all_mutants, evidence, method, summary, verdict_difference
+from phiball.verification.report.wording import all_mutants, evidence, method, summary, verdict_difference
 from tests.support import paper
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, made_up, results

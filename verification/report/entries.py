@@ -124,8 +124,8 @@ def is_aside(label: str) -> bool:
     >>> is_aside("Proof of Theorem 2"), is_aside("Proposition 3, proof of (II)"), is_aside("Theorem 2, cost")
     (True, True, False)
     """
-    words = label.casefold()
-    return "proof of" in words or "discussion of" in words
+    label = label.casefold()
+    return "proof of" in label or "discussion of" in label
 
 
 def rows(found: Sequence[Entry[Line]], paper: Paper) -> list[Row[Line]]:

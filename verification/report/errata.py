@@ -15,7 +15,7 @@ from phiball.verification.report.markdown import markdown_name, plain, quotation
 from phiball.verification.report.math import markdown_math
 from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import CONSEQUENCES, WORDS, full_name, reading_of, sentence, totals
+from phiball.verification.report.wording import CONSEQUENCES, NAMES, full_name, reading_of, sentence, totals
 
 _HEADINGS = TITLES | {Consequence.NONE: "Corrections without consequence"}
 
@@ -58,7 +58,7 @@ def write_errata(path: Path) -> Path:
 
 
 def _table(members: list[Entry[Claim]]) -> list[str]:
-    lines = ["", f"| claim | item | kind | {WORDS['correction']} |", "|---|---|---|---|"]
+    lines = ["", f"| claim | item | kind | {NAMES['correction']} |", "|---|---|---|---|"]
     for entry in members:
         claim = next(line for line in entry.lines if line.assessment is not None)
         link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
@@ -96,7 +96,7 @@ def _entry(claim: Claim, depth: int) -> list[str]:
     if claim.remark:
         lines += ["", plain(sentence(claim.remark))]
     if claim.verdict is Verdict.CORRECTED:
-        lines += ["", f"**Checked {WORDS['title']}.** {plain(sentence(claim.title))}"]
+        lines += ["", f"**Checked {NAMES['title']}.** {plain(sentence(claim.title))}"]
     if claim.reason:
         lines += ["", f"**{claim.verdict.capitalize()}.** {plain(sentence(claim.reason))}"]
     return lines

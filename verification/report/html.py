@@ -17,7 +17,7 @@ from phiball.verification.framework.comparison import Comparison
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
-from phiball.verification.report import entries, words
+from phiball.verification.report import entries, wording
 from phiball.verification.report.math import formula, prose
 from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.plots import figure
@@ -71,14 +71,14 @@ def to_html(
         "linked": _html(lambda text: _linked(text, ids)),
         "code": _html(lambda place: _code_link(place, code)),
         "quote_html": _html(lambda quote: quote_html(quote, paper)),
-        "sentence": words.sentence,
+        "sentence": wording.sentence,
         "png": lambda picture: b64encode(picture).decode(),
-        "full_name": words.full_name,
+        "full_name": wording.full_name,
         "smallest_example": _smallest_example,
-        "command": lambda result: words.command(result, about),
+        "command": lambda result: wording.command(result, about),
     }
     environment.globals |= {
-        "words": words,
+        "wording": wording,
         "paper": paper,
         "looks": _LOOKS,
         "BEYOND": BEYOND,

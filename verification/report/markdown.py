@@ -15,9 +15,9 @@ from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.quotes import quote_markdown
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import (
+from phiball.verification.report.wording import (
+    NAMES,
     SEVERITY,
-    WORDS,
     all_mutants,
     by_section,
     command,
@@ -96,8 +96,8 @@ def to_markdown(results: list[Result], about: Mapping[str, Any], paper: Paper = 
 
 
 def _about(result: Result, about: Mapping[str, Any], paper: Paper) -> list[str]:
-    differs = "" if result.as_recorded else f" ({WORDS['recorded']}: {result.recorded})"
-    lines = [f"- {WORDS['verdict']}: {result.verdict}{differs}"]
+    differs = "" if result.as_recorded else f" ({NAMES['recorded']}: {result.recorded})"
+    lines = [f"- {NAMES['verdict']}: {result.verdict}{differs}"]
     for word, text in remarks(result).items():
         several = text.split("\n")
         lines += [f"- {word}: {plain(part)}" for part in several]
@@ -105,15 +105,15 @@ def _about(result: Result, about: Mapping[str, Any], paper: Paper) -> list[str]:
         if text:
             lines.append(f"- {word}: {text}")
     if result.note and not result.reason:
-        lines.append(f"- {WORDS['note']}: {plain(result.note)}")
+        lines.append(f"- {NAMES['note']}: {plain(result.note)}")
     lines += [f"- {plain(curve.title)}: exponent {curve.fit}" for curve in result.curves]
     if result.assumptions:
-        lines.append(f"- {WORDS['assumptions']}: {plain(result.assumptions)}")
+        lines.append(f"- {NAMES['assumptions']}: {plain(result.assumptions)}")
     if result.source:
-        lines.append(f"- {WORDS['source']}: `{result.source}`; `{command(result, about)}`")
+        lines.append(f"- {NAMES['source']}: `{result.source}`; `{command(result, about)}`")
     if result.quote:
         lines += ["", quotation(result.quote, paper)]
     for field in ("formula", "corrected"):
         if tex := getattr(result, field):
-            lines += ["", f"{WORDS[field].capitalize()}:", "", markdown_math(tex)]
+            lines += ["", f"{NAMES[field].capitalize()}:", "", markdown_math(tex)]
     return lines

@@ -43,12 +43,7 @@ class Correction(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The opening of the report.
-
-    - `stands`: a paragraph on the results that stand.
-    - `corrections`: the corrections by consequence.
-    - `wording`: a sentence on the corrections without consequence.
-    """
+    """The opening of the report: the results that stand, and the corrections with and without consequence."""
 
     stands: str
     corrections: dict[Consequence, list[Correction]]
@@ -82,7 +77,7 @@ def _corrections(found: Sequence[Entry[Line]], consequence: Consequence) -> list
 def _without_consequence(found: Sequence[Entry[Line]]) -> str:
     """The errors without consequence, by kind; empty if there are none."""
     parts = []
-    for kind, words in _WITHOUT_CONSEQUENCE.items():
+    for kind, errors in _WITHOUT_CONSEQUENCE.items():
         ids = [
             entry.head.id
             for entry in found
@@ -91,5 +86,5 @@ def _without_consequence(found: Sequence[Entry[Line]]) -> str:
             and entry.head.verdict is not Verdict.UNDECIDED
         ]
         if ids:
-            parts.append(f"{words} ({', '.join(ids)})")
+            parts.append(f"{errors} ({', '.join(ids)})")
     return f"The other corrections change no result: {'; '.join(parts)}." if parts else ""

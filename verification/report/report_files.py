@@ -18,7 +18,7 @@ from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
 from phiball.verification.report.markdown import to_markdown
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import agreement, summary
+from phiball.verification.report.wording import agreement, summary
 
 
 def circumstances(

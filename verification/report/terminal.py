@@ -19,8 +19,8 @@ from phiball.verification.report.entries import of_the_paper
 from phiball.verification.report.overview import overview
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import (
-    WORDS,
+from phiball.verification.report.wording import (
+    NAMES,
     all_mutants,
     by_verdict,
     counts,
@@ -36,7 +36,7 @@ _COLOURS = {
     Verdict.REFUTED: "magenta",
     Verdict.UNCHECKED: "bright_black",
 }
-_COLUMNS = ((WORDS["verdict"], 20), (WORDS["examples"], 10), (WORDS["seconds"], 9), ("claim", 0))
+_COLUMNS = ((NAMES["verdict"], 20), (NAMES["examples"], 10), (NAMES["seconds"], 9), ("claim", 0))
 
 
 @dataclass
@@ -98,7 +98,7 @@ class ResultTable:
         name = f"{full_name(result)}: {result.label}"
         self._print(_row((result.verdict, str(result.examples or ""), f"{result.seconds:.1f}", name)), style)
         for word, text in remarks(result).items():
-            style = "bold red" if word in ("DIFFERS", WORDS["error"]) else "dim"
+            style = "bold red" if word in ("DIFFERS", NAMES["error"]) else "dim"
             for part in text.split("\n"):
                 _wrapped(self._progress.console, Text.assemble((f"{word}: ", style), part), 4)
 

@@ -153,7 +153,8 @@ def _curl() -> Evidence:
         f"is optimal up to eps = {gap:.2f}, and gamma = (e^u, e^-u)/2 with u = (f_1 - f_2)/2. The curl of V "
         "is sinh(u) sin(pi (x_2 - x_1))/2; both factors are positive if x_1 < x_2 and negative if x_1 > x_2. "
         f"So E V has curl {by_hand:.4f} ({after_1:.4f} by finite differences) and is not a gradient, as "
-        f"gradients have curl 0. After 60 steps the curl is {'below 1e-6' if abs(after_60) < 1e-6 else after_60}",
+        "gradients have curl 0. After 60 steps the curl is "
+        f"{'below 1e-6' if abs(after_60) < 1e-6 else after_60}",
     )
 
 

@@ -17,7 +17,7 @@ from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import Line, followers, of_the_paper, tally
 
-_NAMES = {
+_SPECIAL_NAMES = {
     "title": "statement",
     "corrected": "corrected formula",
     "recorded": "recorded verdict",
@@ -29,7 +29,7 @@ _NAMES = {
     "rejected": "mutants rejected",
     "survived": "mutants not rejected",
 }
-WORDS = {f.name: _NAMES.get(f.name, f.name.replace("_", " ")) for f in fields(Result)}
+NAMES = {f.name: _SPECIAL_NAMES.get(f.name, f.name.replace("_", " ")) for f in fields(Result)}
 """The name of each field of `Result` in the report; in JSON, underscores replace the spaces."""
 MEANINGS = {
     Verdict.HOLDS: "the statement passed every check as printed",
@@ -118,8 +118,8 @@ def totals(results: Sequence[Line]) -> str:
     }
     verbs = {"as printed": ("holds", "hold"), "with a correction": ("holds", "hold")}
     parts = [
-        f"{number} {verbs.get(words, ('is', 'are'))[number > 1]} {words}"
-        for words, number in numbers.items()
+        f"{number} {verbs.get(status, ('is', 'are'))[number > 1]} {status}"
+        for status, number in numbers.items()
         if number
     ]
     return f"Of {_counted(len(found), 'statement')} of the paper, {_listed(parts)}"
@@ -247,7 +247,7 @@ def verdict_difference(result: Result) -> str:
     """Why the verdict differs from the recorded one; empty if it does not."""
     if result.as_recorded:
         return ""
-    text = f"the {WORDS['recorded']} is {result.recorded}"
+    text = f"the {NAMES['recorded']} is {result.recorded}"
     if result.verdict is Verdict.HOLDS and result.recorded is Verdict.CORRECTED:
         return f"{text}, but the claim has no counterexample to the printed statement, which it needs"
     if result.verdict is Verdict.UNDECIDED and result.counterexamples and not result.error:
@@ -257,22 +257,22 @@ def verdict_difference(result: Result) -> str:
 
 def remarks(result: Result) -> dict[str, str]:
     """The texts shown below a verdict, by name; empty texts are omitted."""
-    texts = {WORDS["title"]: result.title}
+    texts = {NAMES["title"]: result.title}
     if (assessment := result.assessment) is not None:
         texts["kind"] = assessment.kind
         texts["consequence"] = assessment.consequence
         texts["why"] = assessment.why
         texts["reading"] = reading_of(assessment)
-    texts[WORDS["counterexamples"]] = "\n".join(result.counterexamples)
-    texts[WORDS["correction"]] = result.correction
-    texts[WORDS["remark"]] = result.remark
-    texts[WORDS["reason"]] = result.reason
+    texts[NAMES["counterexamples"]] = "\n".join(result.counterexamples)
+    texts[NAMES["correction"]] = result.correction
+    texts[NAMES["remark"]] = result.remark
+    texts[NAMES["reason"]] = result.reason
     if result.reason:
-        texts[WORDS["note"]] = result.note
+        texts[NAMES["note"]] = result.note
     texts["DIFFERS"] = verdict_difference(result)
     if not result.as_recorded or result.verdict is Verdict.REFUTED:
-        texts[WORDS["found"]] = result.found
-    texts[WORDS["error"]] = result.error
+        texts[NAMES["found"]] = result.found
+    texts[NAMES["error"]] = result.error
     texts["mutants"] = mutants(result)
     return {word: text for word, text in texts.items() if text}
 
