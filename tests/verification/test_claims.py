@@ -14,7 +14,7 @@ from phiball.backends import backend
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.paper import BEYOND
-from phiball.verification.framework.sources import enumerates, oracles_of, place
+from phiball.verification.framework.sources import enumerates, oracles_of, source_location
 from phiball.verification.framework.suite import GROUPS, SECTIONS, all_claims, find_claims, run_claims
 from phiball.verification.instances.tolerances import TEST_LEVEL
 from tests.support.paths import ROOT
@@ -111,13 +111,13 @@ def test_counterexamples_satisfy_the_assumptions_of_the_paper() -> None:
 def test_sources_and_oracles_point_at_code() -> None:
     for entry in all_claims():
         oracles = [oracle.rpartition(" ")[2] for oracle in oracles_of(entry.statement)]
-        for at in (place(entry.statement), *oracles):
+        for at in (source_location(entry.statement), *oracles):
             path, _, line = at.rpartition(":")
             code = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
             assert code.startswith(("@", "def ")), (entry.id, at)
     assert "solve_exactly" in {oracle.split()[0] for oracle in oracles_of(find_claims("A1")[0].statement)}
     assert oracles_of(find_claims("C7")[0].statement) == ()
-    assert place(lambda: None) == ""
+    assert source_location(lambda: None) == ""
     assert [enumerates(find_claims(name)[0].statement) for name in ("D5", "A1")] == [True, False]
 
 
@@ -131,10 +131,10 @@ def test_find_by_id_words_and_section() -> None:
     assert [entry.id for entry in find_claims("example", 2)] == ["A3", "E1", "E2", "E3", "E4", "E5", "E7"]
     assert {entry.section for entry in find_claims(section=3)} == {"3"}
     assert {entry.section for entry in find_claims(section="beyond")} == {BEYOND}
-    with pytest.raises(ValueError, match="claim is 'nonsense', which no id, name"):
+    with pytest.raises(ValueError, match="claim is 'nonsense', but no id, name"):
         find_claims("nonsense")
     for section in (99, 7, ""):
-        with pytest.raises(ValueError, match=f"section is {section}; there are claims on 2, 3, .*beyond"):
+        with pytest.raises(ValueError, match=f"section is {section}; expected one of 2, 3, .*beyond"):
             find_claims(section=section)
 
 

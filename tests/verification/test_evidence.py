@@ -16,7 +16,7 @@ from scipy.stats import linregress, t
 from phiball.refimpl import ENTROPIC, QUADRATIC
 from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.framework.suite import _place, find_claims
+from phiball.verification.framework.suite import _sort_key, find_claims
 from phiball.verification.instances.assumptions import (
     bounded_loss,
     in_the_definition,
@@ -223,7 +223,7 @@ def test_claims_are_sorted_in_the_order_of_the_paper() -> None:
     names = ["D10-disc", "D10", "D9", "X1", "C2", "G1", "D6b", "D6", "F1"]
     claims = [*map(named, names), named("A1", "beyond"), named("A1", "9"), named("T1", "2")]
     ordered = ["T1", "C2", "D6", "D6b", "D9", "D10", "D10-disc", "F1", "G1", "X1", "A1", "A1"]
-    assert [entry.id for entry in sorted(claims, key=_place)] == ordered
+    assert [entry.id for entry in sorted(claims, key=_sort_key)] == ordered
 
 
 def test_violated_assumptions_are_detected() -> None:

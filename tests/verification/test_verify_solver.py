@@ -76,7 +76,7 @@ def test_bisection_passes_with_a_tolerance_and_fails_without() -> None:
     solve = partial(bisection, tol=1e-7)
     report = verify_solver(solve, divergences=[QUADRATIC, cressie_read(1.5)], tol=1e-7, effort=0.1)
     assert report.ok, str(report)
-    assert "tolerance   1e-07 for values; weights and mu are checked by the values" in str(report)
+    assert "tolerance   1e-07 for values; weights and mu are checked by their primal" in str(report)
     assert "off by" in failure_of(quick(solve), "A1")[1]
 
 

@@ -66,5 +66,5 @@ def test_invalid_claims_folder_raises(folder: Path) -> None:
     (folder / "json.py").write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match=r"json.py has the name of another module; rename it"):
         load_folder(folder)
-    with pytest.raises(ValueError, match=r"whose files .* define no claim"):
+    with pytest.raises(ValueError, match=r"but its files .* define no claim"):
         load_folder(folder.parent)

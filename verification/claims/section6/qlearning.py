@@ -31,7 +31,7 @@ from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.policy_evaluation import followed, relative_entropy
+from phiball.verification.oracles.policy_evaluation import policy_value, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
@@ -194,17 +194,17 @@ def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Eviden
         worst /= worst.sum(axis=-1, keepdims=True)
         penalty = eta * relative_entropy(worst, model.weight)
         best = np.argmax(np.sum(worst * near, axis=-1) + penalty, axis=-1)
-        reached = followed(*model.plain, best, worst, penalty)
+        reached = policy_value(*model.plain, best, worst, penalty)
         note = "the best policy against the worst kernel"
         yield Evidence(float(abs(reached - Q).max()), 10 * tol, note)
         for policy in product(range(2), repeat=4):
-            other = followed(*model.plain, policy, worst, penalty)
+            other = policy_value(*model.plain, policy, worst, penalty)
             yield Evidence(float((other - Q).max()), 10 * tol, f"policy {policy} against the worst kernel")
         rng = np.random.default_rng(seed)
         for scale in (0.01, 0.1, 1.0, 10.0):
             kernel = worst * np.exp(scale * rng.normal(size=worst.shape))
             kernel /= kernel.sum(axis=-1, keepdims=True)
-            other = followed(*model.plain, best, kernel, eta * relative_entropy(kernel, model.weight))
+            other = policy_value(*model.plain, best, kernel, eta * relative_entropy(kernel, model.weight))
             yield Evidence(float((Q - other).max()), 10 * tol, "the best policy against another kernel")
 
 
@@ -225,7 +225,7 @@ def _supremum_rewards_noise() -> Evidence:
     model = Tables(ABSORBING, np.array([[1.0], [0.0]]), [[0, 1]] * 2, EITHER_STATE, discount=DISCOUNT)
     fixed = value_iteration(model.process, model.perturbation(1.0), tol=1e-11).Q
     to_first_state = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
-    supremum = followed(*model.plain, [0, 0], to_first_state, np.zeros((2, 1)))[0, 0]
+    supremum = policy_value(*model.plain, [0, 0], to_first_state, np.zeros((2, 1)))[0, 0]
     robust = float(fixed[0, 0])
     return Evidence(
         supremum - robust,
