@@ -49,18 +49,18 @@ def phiball(
 
 @app.command(epilog=f"Example: {VARIABLE}=torch phiball backends")
 def backends() -> None:
-    """List the backends with their versions, and the active one."""
+    """List the backends with the versions of their libraries, and mark the active one."""
     chosen = active()
     why = f"set by {VARIABLE}" if os.environ.get(VARIABLE) else f"the default; set {VARIABLE} to change it"
     table = Table("name", "library", "active")
     for backend in BACKENDS.values():
-        # Escape the brackets of 'phiball[torch]', which are not markup.
+        # In the hint to install phiball[torch], the brackets are not markup.
         table.add_row(backend.name, escape(_installed(backend)), f"yes: {why}" if backend is chosen else "")
     Console().print(table)
 
 
 def _installed(backend: Backend) -> str:
-    """The library with its version, or how to install it."""
+    """The backend's library with its version, or how to install it."""
     distributions = packages_distributions().get(backend.package.replace("-", "_"))
     return (
         f"{backend.package} {version(distributions[0])}"
