@@ -75,8 +75,16 @@ HTML = b"<!DOCTYPE html><html><body>404</body></html>"
 DEFECTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "gzip cut": (TRAIN_X, lambda p: p.write_bytes(p.read_bytes()[:-20]), rf"{IDX} \(damaged gzip: "),
     "a page": (TRAIN_Y, lambda p: p.write_bytes(HTML), rf"{IDX} \(it begins with b'<!DOCTYPE html><'\)"),
-    "a byte less": (TEST_Y, changed(lambda data: data[:-1]), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
-    "a byte more": (TEST_Y, changed(lambda data: data + b"\0"), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
+    "a byte less": (
+        TEST_Y,
+        changed(lambda data: data[:-1]),
+        rf"{IDX} \(its header announces 4 bytes, but it has fewer or more\)",
+    ),
+    "a byte more": (
+        TEST_Y,
+        changed(lambda data: data + b"\0"),
+        rf"{IDX} \(its header announces 4 bytes, but it has fewer or more\)",
+    ),
     "sizes beyond memory": (
         TEST_X,
         changed(lambda data: data[:4] + b"\xff" * 12 + data[16:]),
@@ -103,7 +111,7 @@ def test_damaged_files_are_rejected(folder: Path, defect: str) -> None:
 def test_missing_files_and_folders_are_named(folder: Path) -> None:
     path, where = folder / "mnist" / TEST_X, "nowhere"
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{TEST_X} is missing; expected it there, or {path.stem}"):
+    with pytest.raises(FileNotFoundError, match=f"{TEST_X} is missing; expected this file, or {path.stem}"):
         load("mnist", folder)
     with pytest.raises(
         FileNotFoundError, match="is not a folder; expected --data-dir or PHIBALL_DATA to name"
@@ -138,7 +146,7 @@ def test_data_set_under_another_name_is_rejected(folder: Path, monkeypatch: pyte
     part, file = "test", TEST_X
     beginning = contents(1)[file].astype(np.uint8).tobytes()
     known = {hashlib.sha256(beginning).hexdigest()[:16]: ("fashion-mnist", part)}
-    monkeypatch.setattr("phiball.experiments.datasets.images.BEGINNINGS", known)
+    monkeypatch.setattr("phiball.experiments.datasets.images.KNOWN_IMAGES", known)
     assert load("fashion-mnist", folder).name == "fashion-mnist"
     shutil.rmtree(folder / "mnist")
     shutil.copytree(folder / "fashion-mnist", folder / "mnist")
