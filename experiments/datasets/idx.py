@@ -51,7 +51,7 @@ def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
         raise _invalid(path, axes, f"its header announces {sizes} bytes, more than {MAX_BYTES}")
     data = stream.read(size + 1)
     if len(header) < header_size or len(data) != size:
-        raise _invalid(path, axes, f"its header announces {sizes} bytes, but it has fewer or more")
+        raise _invalid(path, axes, "its size does not match its header")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 

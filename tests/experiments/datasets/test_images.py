@@ -78,17 +78,17 @@ DEFECTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a byte less": (
         TEST_Y,
         changed(lambda data: data[:-1]),
-        rf"{IDX} \(its header announces 4 bytes, but it has fewer or more\)",
+        rf"{IDX} \(its size does not match its header\)",
     ),
     "a byte more": (
         TEST_Y,
         changed(lambda data: data + b"\0"),
-        rf"{IDX} \(its header announces 4 bytes, but it has fewer or more\)",
+        rf"{IDX} \(its size does not match its header\)",
     ),
     "sizes beyond memory": (
         TEST_X,
         changed(lambda data: data[:4] + b"\xff" * 12 + data[16:]),
-        rf"{IDX} \(it announces 4294967295 x 4294967295 x 4294967295 bytes, more than 268435456\)",
+        rf"{IDX} \(its header announces 4294967295 x 4294967295 x 4294967295 bytes, more than 268435456\)",
     ),
     "labels for images": (TRAIN_X, zeros(9), rf"{IDX} \(its number of axes is 1\)"),
     "small images": (TRAIN_X, zeros(9, 28, 27), "has images of 28 x 27; expected 28 x 28"),
