@@ -49,19 +49,19 @@ def phiball(
 
 @app.command(epilog=f"Example: {BACKEND_VARIABLE}=torch phiball backends")
 def backends() -> None:
-    """List the backends with their versions, and the active one."""
+    """List the backends with the versions of their libraries, and mark the active one."""
     chosen = active()
     default = f"the default; set {BACKEND_VARIABLE} to change it"
     why = f"set by {BACKEND_VARIABLE}" if os.environ.get(BACKEND_VARIABLE) else default
     table = Table("name", "library", "active")
     for backend in BACKENDS.values():
-        # Escape the brackets of 'phiball[torch]', which are not markup.
+        # In the hint to install phiball[torch], the brackets are not markup.
         table.add_row(backend.name, escape(_installed(backend)), f"yes: {why}" if backend is chosen else "")
     Console().print(table)
 
 
 def _installed(backend: Backend) -> str:
-    """The library with its version, or how to install it."""
+    """The backend's library with its version, or how to install it."""
     distributions = packages_distributions().get(backend.package.replace("-", "_"))
     return (
         f"{backend.package} {version(distributions[0])}"

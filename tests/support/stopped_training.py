@@ -77,7 +77,7 @@ class Training:
 
         self.curve = train_network(
             self.model, objective, (x, y), self.plan, rng(11),
-            kept_points=torch.zeros_like(x) if self.objective is moved_on else None,
+            state=torch.zeros_like(x) if self.objective is moved_on else None,
             checkpoint=None if self.keep is None else Checkpoint(self.keep, ABOUT, save_every=0),
             on_step=on_step,
         )  # fmt: skip

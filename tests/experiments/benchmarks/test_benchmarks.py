@@ -114,7 +114,7 @@ def test_busy_processes_end_with_their_parent() -> None:
 
 
 def test_sampling_costs_are_judged_and_points_are_inside() -> None:
-    rows = sampling.cost_rows(seconds=0.0, clock=time.process_time, dimensions=(10,), numbers=1 << 12)
+    rows = sampling.cost_rows(seconds=0.0, clock=time.process_time, dimensions=(10,), coordinates=1 << 12)
     assert {row["points"] for row in rows} == set(sampling.BARS)
     assert all(row["inside"] == "yes" and row["x numbers"] > 0 for row in rows)
 
@@ -193,17 +193,17 @@ def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
 def test_linear_models_are_timed_and_evaluated() -> None:
     with thread_limit(1):
         report = linear.bench_linear(clock=time.process_time, quick=True)
-    rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "moved", "KL", "gradient")
+    rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "Wasserstein", "KL", "gradient")
     assert not any("INACCURATE" in line for line in report.findings)
     rows[1]["ball, entropic"] += 1.0  # a wrong solution
     assert any("INACCURATE" in line for line in linear.linear_findings(rows))
-    # For a linear loss the moved risk is the mean plus |theta| times the radius.
+    # For a linear loss the Wasserstein risk is the mean plus |theta| times the radius.
     X, theta = np.asarray([[-50.0, 1.0], [-70.0, 2.0]]), np.asarray([3.0, 4.0])
-    assert linear.moved_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
+    assert linear.wasserstein_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
     X, y = linear.cancer()
-    free = linear.our_problems(len(y))[linear.FREE]
+    problem = linear.our_problems(len(y))[linear.NO_RIDGE]
     theta = np.linspace(-0.3, 0.2, 30)
-    library = linear.linear_model_risk(free, theta, 0.0, X, y).value
+    library = linear.linear_model_risk(problem, theta, 0.0, X, y).value
     assert linear.reweighted_risk(theta, 0.0, X, y) == pytest.approx(library, rel=1e-6)
 
 

@@ -46,7 +46,7 @@ def test_ratios_ignore_interruptions_unless_the_cost_varies(monkeypatch: pytest.
     assert found["steady"].ratio == 2.0
     assert found["random"].ratio > 2.0
     assert found["slow"].ratio == 4.0
-    assert found["slow"].over(found["steady"]).ratio == 2.0
+    assert found["slow"].relative_to(found["steady"]).ratio == 2.0
 
 
 def test_a_wrong_answer_is_inaccurate() -> None:

@@ -75,12 +75,20 @@ HTML = b"<!DOCTYPE html><html><body>404</body></html>"
 DEFECTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "gzip cut": (TRAIN_X, lambda p: p.write_bytes(p.read_bytes()[:-20]), rf"{IDX} \(damaged gzip: "),
     "a page": (TRAIN_Y, lambda p: p.write_bytes(HTML), rf"{IDX} \(it begins with b'<!DOCTYPE html><'\)"),
-    "a byte less": (TEST_Y, changed(lambda data: data[:-1]), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
-    "a byte more": (TEST_Y, changed(lambda data: data + b"\0"), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
+    "a byte less": (
+        TEST_Y,
+        changed(lambda data: data[:-1]),
+        rf"{IDX} \(its size does not match its header\)",
+    ),
+    "a byte more": (
+        TEST_Y,
+        changed(lambda data: data + b"\0"),
+        rf"{IDX} \(its size does not match its header\)",
+    ),
     "sizes beyond memory": (
         TEST_X,
         changed(lambda data: data[:4] + b"\xff" * 12 + data[16:]),
-        rf"{IDX} \(it announces 4294967295 x 4294967295 x 4294967295 bytes, more than 268435456\)",
+        rf"{IDX} \(its header announces 4294967295 x 4294967295 x 4294967295 bytes, more than 268435456\)",
     ),
     "labels for images": (TRAIN_X, zeros(9), rf"{IDX} \(its number of axes is 1\)"),
     "small images": (TRAIN_X, zeros(9, 28, 27), "has images of 28 x 27; expected 28 x 28"),
@@ -103,7 +111,7 @@ def test_damaged_files_are_rejected(folder: Path, defect: str) -> None:
 def test_missing_files_and_folders_are_named(folder: Path) -> None:
     path, where = folder / "mnist" / TEST_X, "nowhere"
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{TEST_X} is missing; expected it there, or {path.stem}"):
+    with pytest.raises(FileNotFoundError, match=f"{TEST_X} is missing; expected this file, or {path.stem}"):
         load("mnist", folder)
     with pytest.raises(
         FileNotFoundError, match="is not a folder; expected --data-dir or PHIBALL_DATA to name"
@@ -138,7 +146,7 @@ def test_data_set_under_another_name_is_rejected(folder: Path, monkeypatch: pyte
     part, file = "test", TEST_X
     beginning = contents(1)[file].astype(np.uint8).tobytes()
     known = {hashlib.sha256(beginning).hexdigest()[:16]: ("fashion-mnist", part)}
-    monkeypatch.setattr("phiball.experiments.datasets.images.BEGINNINGS", known)
+    monkeypatch.setattr("phiball.experiments.datasets.images.KNOWN_IMAGES", known)
     assert load("fashion-mnist", folder).name == "fashion-mnist"
     shutil.rmtree(folder / "mnist")
     shutil.copytree(folder / "fashion-mnist", folder / "mnist")

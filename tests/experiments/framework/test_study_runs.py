@@ -20,7 +20,7 @@ from phiball.experiments.framework.outputs import task_list  # noqa: E402
 from phiball.experiments.framework.shards import Shard  # noqa: E402
 from phiball.experiments.framework.study import SCALES  # noqa: E402
 from phiball.experiments.framework.study_runs import RunFolder, ShardDoneError, run_study  # noqa: E402
-from phiball.experiments.framework.tasks import task_source  # noqa: E402
+from phiball.experiments.framework.tasks import task_rng  # noqa: E402
 from tests.support.tiny_study import STUDY, Config, TinyStudy  # noqa: E402
 
 
@@ -82,7 +82,7 @@ def test_random_numbers_of_a_task_do_not_depend_on_other_tasks() -> None:
     rows = STUDY.compute(Config(count=5), rng(3)).rows
     for k in (4, 0, 2):
         task = STUDY.tasks(Config(count=9))[k]
-        again = STUDY.compute_task(Config(), task, task_source(rng(3), dict(reversed(task.items()))))
+        again = STUDY.compute_task(Config(), task, task_rng(rng(3), dict(reversed(task.items()))))
         assert again["total"] == rows[k]["total"]
 
 
@@ -198,7 +198,7 @@ def test_invalid_n_jobs_foreign_folders_and_damaged_rows_are_refused(tmp_path: P
 def test_shards_merge_into_the_table_of_one_run(tmp_path: Path) -> None:
     shards = [tmp_path / str(k) for k in range(1, 5)]
     for k, folder in enumerate(shards, 1):
-        with pytest.raises(ShardDoneError, match=f"shard {k} of 4 has computed its . of 6 tasks"):
+        with pytest.raises(ShardDoneError, match=f"shard {k} of 4 has computed . of 6 tasks"):
             run_study(STUDY, Config(), folder, seed=3, shard=Shard(k, 4))
 
     def merge(*folders: Path) -> None:

@@ -12,8 +12,16 @@ import pytest
 
 from phiball.backends import rng
 from phiball.experiments.framework.study_runs import run_study
-from phiball.experiments.studies.cartpole.environment import EDGE, START, Backup, Physics, learn, move, play
-from phiball.experiments.studies.cartpole.report import METHODS, PLACES
+from phiball.experiments.studies.cartpole.environment import (
+    MAX_POSITION,
+    START,
+    Backup,
+    Physics,
+    learn,
+    move,
+    play,
+)
+from phiball.experiments.studies.cartpole.report import METHODS, PROBLEM_NAMES
 from phiball.experiments.studies.cartpole.study import PROBLEMS, SCALES, STUDY, Config, backups
 from phiball.refimpl.qlearning import Grid, Maximum, StatePerturbation, Transition, q_update
 
@@ -56,7 +64,7 @@ def test_steps_match_gymnasium(physics: Physics) -> None:
             theirs.append(env.state)
             ours.append(again)
             if ended:
-                ends.append(abs(again[0]) > EDGE)
+                ends.append(abs(again[0]) > MAX_POSITION)
                 break
     np.testing.assert_allclose(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
     assert len(ends) - sum(ends) > 5  # the pole fell
@@ -162,7 +170,7 @@ def test_run_is_the_same_with_one_and_two_jobs(tmp_path: Path) -> None:
     for row in one.rows:
         for method in METHODS:
             assert np.shape(row["lengths"][method]) == (row["trials"], 3)  # 45 episodes in windows of 20
-            for place in PLACES:
+            for place in PROBLEM_NAMES:
                 returns = row["returns"][method][place]
                 assert 5 < min(returns) <= max(returns) <= TINY.eval_cap
                 assert row[f"{method} {place}"] == pytest.approx(sum(returns) / len(returns))

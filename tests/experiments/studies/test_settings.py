@@ -52,7 +52,7 @@ def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
     """Return the loss after one call of a method, the result, and the initial state."""
     (method,) = method_grid((name,), "mnist", "linf").values()
     loss = LinearLoss()
-    kept = [] if method.first is None else [method.first(loss.x, rng(2))]
+    kept = [] if method.initial_state is None else [method.initial_state(loss.x, rng(2))]
     out = method.objective(loss, loss.x, rng(3), *kept)  # type: ignore[call-arg]
     assert sum(len(x) for x in loss.at) == 6 * method.evaluations
     return loss, out, kept

@@ -160,5 +160,5 @@ def test_checkpoint_of_another_task_is_rejected(tmp_path: Path, monkeypatch: pyt
         STUDY.compute_task(TINY, task, rng(0), TaskDir(tmp_path))
     kept = torch.load(tmp_path / "network.pt", weights_only=True)
     torch.save({**kept, "optimizer": {}}, tmp_path / "network.pt")
-    with pytest.raises(ValueError, match="is the checkpoint of an unfinished training"):
+    with pytest.raises(ValueError, match="belongs to an unfinished training"):
         trained_network(tmp_path / "network.pt")

@@ -97,8 +97,8 @@ def test_final_checkpoint_holds_only_the_network(tmp_path: Path) -> None:
     assert {"optimizer", "rng"} <= read_checkpoint(file).keys()
     it.go()
     kept = read_checkpoint(file)
-    assert kept.keys() == {"about", "step", "curve", "seen", "model"}
-    assert (kept["step"], kept["seen"], kept["curve"]) == (STEPS, [], it.curve)
+    assert kept.keys() == {"about", "step", "curve", "losses", "model"}
+    assert (kept["step"], kept["losses"], kept["curve"]) == (STEPS, [], it.curve)
     assert [value.tolist() for value in kept["model"].values()] == weights(it.model)
     assert file.stat().st_size < half / 2
     assert [path.name for path in file.parent.iterdir()] == ["network.pt"]
@@ -218,6 +218,6 @@ def test_reading_a_checkpoint_runs_no_code(good: Path) -> None:
     for save in (torch.save, pickle.dump):
         mark.unlink(missing_ok=True)
         with good.open("wb") as stream:
-            save({**kept, "seen": [Evil(mark)]}, stream)
+            save({**kept, "losses": [Evil(mark)]}, stream)
         is_rejected(good, "is damaged or not a checkpoint")
         assert not mark.exists()
