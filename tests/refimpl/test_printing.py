@@ -1,4 +1,4 @@
-"""Results with arrays of any library print in one line."""
+"""The repr of every result is one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phiball.refimpl.theory import convex_plan, covering_bound
 from tests.support.arrays import Arrays
 
 
-def test_numbers_and_shapes_are_shown(doubles: Arrays) -> None:
+def test_repr_shows_numbers_and_shapes_of_arrays(doubles: Arrays) -> None:
     solution = worst_case(doubles.asarray([0.0, 1.0]), 0.5, QUADRATIC)
     assert repr(solution) == "WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)"
     solution = worst_case(doubles.asarray(np.zeros((3, 2, 5))), 0.5, QUADRATIC)
@@ -25,7 +25,7 @@ def test_numbers_and_shapes_are_shown(doubles: Arrays) -> None:
     assert repr(solution) == f"WorstCase({shapes})"
 
 
-def test_tensors_with_a_gradient_or_without_data() -> None:
+def test_repr_of_tensors_that_require_grad_or_hold_no_data() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     losses = torch.tensor([0.0, 1.0], requires_grad=True)
     assert repr(worst_case(losses, 0.5, QUADRATIC)).startswith("WorstCase(value=0.75, mu=0, ")
@@ -36,7 +36,7 @@ def test_tensors_with_a_gradient_or_without_data() -> None:
     )
 
 
-def test_other_results() -> None:
+def test_repr_of_bounds_plans_and_neighbourhoods() -> None:
     bound = covering_bound(100, 0.5, lambda eps: 0.0)
     assert repr(bound) == "CoveringBound(alpha=0, approximation=0, complexity=0, confidence=0.3532)"
     plan = convex_plan(0.5, lipschitz=1.0, diameter=1.0, idf=0.25, estimator=SG)
@@ -45,7 +45,7 @@ def test_other_results() -> None:
     assert repr(distribution) == "Neighbourhood(index of shape (50, 4), weight of shape (50, 4))"
 
 
-def test_every_dataclass_with_arrays_prints_in_one_line() -> None:
+def test_every_dataclass_with_arrays_has_the_one_line_repr() -> None:
     modules = [
         import_module(found.name) for found in walk_packages(phiball.refimpl.__path__, "phiball.refimpl.")
     ]
