@@ -14,7 +14,7 @@ from phiball.backends.files import atomic_write, open_regular, write_text_atomic
 from tests.support.paths import ROOT
 
 WRITING = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wax]b?["']|savefig\((?!stream)""")
-# Locks, a temporary file, /proc and a benchmark figure; atomic_write writes everything else.
+# Number of other writes per file: locks, a temporary file, /proc and a benchmark figure.
 OTHER_WRITES = {
     "backends/files.py": 2,
     "experiments/benchmarks/harness.py": 1,
@@ -34,8 +34,9 @@ def test_every_result_is_written_atomically() -> None:
     assert +found == OTHER_WRITES
 
 
-def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it fails or is interrupted in the block or at the final replacement; success replaces it."""
+def test_failed_or_interrupted_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "file"
     write_text_atomic(file, "old")
     with pytest.raises(ZeroDivisionError), atomic_write(file) as stream:
@@ -53,7 +54,7 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_threads_may_write_one_file(tmp_path: Path) -> None:
+def test_threads_may_write_the_same_file(tmp_path: Path) -> None:
     texts = [str(k) * 20_000 for k in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write_text_atomic, [tmp_path / "file"] * 200, texts * 50))
@@ -61,7 +62,7 @@ def test_threads_may_write_one_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
+def test_symbolic_links_and_pipes_are_kept(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
     write_text_atomic(tmp_path / "link", "new")
