@@ -18,6 +18,7 @@ def table(arrays: Arrays, index: Any, weight: Any) -> Neighbourhood:
 
 
 def problem(seed: int, arrays: Arrays, discount: float = 0.6) -> tuple[MDP, Neighbourhood]:
+    """A random process with six states, the last of which is terminal, and two actions."""
     draw = np.random.default_rng(seed)
     S, A = 6, 2
     P = draw.dirichlet(np.ones(S), size=(S, A))

@@ -26,7 +26,7 @@ def digits(seed: int = 0, test: int = 1) -> Images:
 
 
 class LinearLoss:
-    """The loss g.x of six images, which records the points it is evaluated at."""
+    """The loss g.x of six images, which records the points where it is evaluated."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(0)

@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PHIBALL_BACKEND": "numpy",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # otherwise a busy machine starves its workers
+    "RAY_worker_niceness": "0",  # otherwise workers are too slow on a busy machine
 }
 
 
