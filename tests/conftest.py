@@ -1,23 +1,12 @@
 """Fixtures, settings and options of all tests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.arrays import (
-    DEVICES,
-    DTYPES,
-    FAST_PLACES,
-    PLACES,
-    arrays,
-    doubles,
-    missing,
-    one_thread,
-)
+from tests.support.arrays import DEVICES, DTYPES, FAST_PLACES, PLACES, arrays, doubles, missing, one_thread
 
 __all__ = ["arrays", "doubles", "one_thread"]
 
@@ -44,9 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the first case of each test that is not slow, with the Numba backend in double precision",
     )
     parser.addoption(
-        "--gpu",
-        action="store_true",
-        help="run only the tests that need a GPU; an error without one",
+        "--gpu", action="store_true", help="run only the tests that need a GPU; an error without one"
     )
 
 

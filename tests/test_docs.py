@@ -1,7 +1,5 @@
 """The API pages document every public name with an example, and their links and formulas work."""
 
-from __future__ import annotations
-
 import doctest
 import re
 import shutil

@@ -3,8 +3,6 @@
 Results are checked in extended precision. `make fuzz` draws many inputs, `make test` a few.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, replace
 from math import inf

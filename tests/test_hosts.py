@@ -1,7 +1,5 @@
 """The library works in threads, during imports and without a home directory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

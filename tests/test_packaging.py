@@ -1,7 +1,5 @@
 """The installed package has one import name, imports lazily and is typed and complete."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The examples, links, commands, names and numbers of the Markdown pages are correct."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`input_gradient`: the gradient of each loss in its point, without side effects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compiled kernels are cached on disk if possible."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

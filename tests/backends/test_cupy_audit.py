@@ -1,7 +1,5 @@
 """Every name that refimpl uses from an array namespace exists in CuPy and in the standard."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files are replaced atomically, and only regular files are read."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

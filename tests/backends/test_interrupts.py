@@ -1,7 +1,5 @@
 """Solves after interrupts are correct, and no thread keeps running."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The compiled solvers of the inner problem agree with the reference or return NotImplemented."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

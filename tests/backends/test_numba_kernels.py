@@ -1,7 +1,5 @@
 """Compiled samplers, budget multipliers and Q-learning agree with their references."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from math import inf
@@ -17,14 +15,7 @@ from phiball.refimpl.distributions import moments, tilting, uniform
 from phiball.refimpl.inner import worst_case
 from phiball.refimpl.inner.divergences import centred
 from phiball.refimpl.inner.multiplier import multiplier
-from phiball.refimpl.qlearning import (
-    MDP,
-    Maximum,
-    Neighbourhood,
-    StatePerturbation,
-    q_learning,
-    robust_value,
-)
+from phiball.refimpl.qlearning import MDP, Maximum, Neighbourhood, StatePerturbation, q_learning, robust_value
 from phiball.refimpl.qlearning.q_learning import q_run
 from phiball.refimpl.validation import all_finite
 from tests.support.arrays import NUMPY, Arrays, missing
@@ -223,11 +214,7 @@ def test_q_learning_kernel_keeps_its_arguments_and_returns_not_implemented_if_un
     assert np.all(args[0] == 1)
     assert np.any(fast[0] != 1)
     np.testing.assert_allclose(fast[0], q_run.reference(*args)[0], atol=1e-14)  # type: ignore[attr-defined]
-    for other in (
-        q_arguments(d=QUADRATIC),
-        q_arguments(estimator=SG(1)),
-        q_arguments(dtype=np.float32),
-    ):
+    for other in (q_arguments(d=QUADRATIC), q_arguments(estimator=SG(1)), q_arguments(dtype=np.float32)):
         assert numba_qlearning.q_run(*other) is NotImplemented
         with backend("numba"):
             assert q_run(*other)[1].sum() == 30

@@ -1,7 +1,5 @@
 """`Rng`: distributions, shapes, streams and saved states."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from collections.abc import Callable

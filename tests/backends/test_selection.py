@@ -1,7 +1,5 @@
 """Selection of the active backend and its kernels."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Batches on several threads give the same results as on one, also after errors and interrupts."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

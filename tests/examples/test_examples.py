@@ -1,7 +1,5 @@
 """Every example runs and prints its results."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

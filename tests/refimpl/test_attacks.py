@@ -1,7 +1,5 @@
 """Attacks maximise linear losses, return the best iterate and stay in the ball and the box."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from math import inf

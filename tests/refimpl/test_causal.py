@@ -1,7 +1,5 @@
 """The contextual problem agrees with optimal transport plans; `conditional_loss` and `Conditional`."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from itertools import product
 from math import inf

@@ -1,7 +1,5 @@
 """Error-free sums and directed rounding agree with exact fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The repr of every result is one line."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pkgutil import walk_packages

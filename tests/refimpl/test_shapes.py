@@ -1,7 +1,5 @@
 """Results do not depend on the shape of the data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from math import inf

@@ -1,7 +1,5 @@
 """Fixtures that run a test on each backend and dtype."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Attacks with the settings that tests vary."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import prod

@@ -1,7 +1,5 @@
 """Norms, distributions and estimators for tests."""
 
-from __future__ import annotations
-
 from math import inf
 
 from phiball.refimpl import RTMLMC, SG, Ball, Gaussian

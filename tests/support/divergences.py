@@ -1,7 +1,5 @@
 """The divergences that tests select from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from typing import Any

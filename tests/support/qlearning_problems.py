@@ -1,7 +1,5 @@
 """Problems that the tests of Q-learning share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

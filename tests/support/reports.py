@@ -1,7 +1,5 @@
 """Synthetic results for tests of the report: every verdict, and every field of a claim."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import inf
 

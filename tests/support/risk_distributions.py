@@ -1,7 +1,5 @@
 """Distributions and losses whose robust risk is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Synthetic images for the image studies, small enough to train on in a second."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact values for tilted distributions by quadrature and mpmath, without code of the samplers."""
 
-from __future__ import annotations
-
 from functools import cache
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """Models, losses and reference weights for tests of training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import log, prod

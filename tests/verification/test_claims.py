@@ -1,7 +1,5 @@
 """The claims reach their recorded verdicts, reject their mutants and have complete metadata."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How curves, searches, counterexamples and mutants lead to a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product

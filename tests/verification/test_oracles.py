@@ -1,7 +1,5 @@
 """The oracles are independent of the library and agree with values computed by hand."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Claims on several processes give the same results, and Ctrl-C ends all processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The report of claims in the terminal, as JSON, Markdown and HTML, and the errata."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

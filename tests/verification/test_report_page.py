@@ -1,7 +1,5 @@
 """In a browser, the report page has no overflow, empty elements or console errors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

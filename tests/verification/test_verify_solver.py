@@ -1,7 +1,5 @@
 """`verify_solver` passes correct solvers and names the failures of others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The example of YOUR_PAPER.md, with claims on another paper, runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Each benchmark runs with its smallest settings and gives known results."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

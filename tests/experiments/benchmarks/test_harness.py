@@ -1,7 +1,5 @@
 """The benchmark harness: ratios of times, accuracy, memory and reports."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The command line: output, files and one-line errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`phiball run`: options of a study, shards and one-line errors."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

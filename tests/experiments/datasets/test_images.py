@@ -1,7 +1,5 @@
 """Image data sets are read from a folder or downloaded once; invalid files raise."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import hashlib

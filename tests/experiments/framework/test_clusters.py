@@ -1,7 +1,5 @@
 """Studies, claims and reports give the same results on several processes and on clusters."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`run_study`: outputs, resuming, invalid folders and shards."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`robustness_report`: errors in closed form, kinds of models, resumed runs and the page."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The cart-pole study: dynamics, compiled learning and runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers in the comparisons with the paper are on the studies' pages."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

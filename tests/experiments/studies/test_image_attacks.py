@@ -1,7 +1,5 @@
 """Attacks find the known errors of linear classifiers."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pricing study: exact risks and minimisers, training of stacked trials, and runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, sqrt
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The study of settings: objectives of its methods, its two stages and additional seeds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

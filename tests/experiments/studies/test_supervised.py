@@ -1,7 +1,5 @@
 """The study of supervised learning: losses of its methods, its two stages and its runs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

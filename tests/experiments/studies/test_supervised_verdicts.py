@@ -1,7 +1,5 @@
 """Verdicts of the study of supervised learning on synthetic tables."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The study of worst-case distributions: its loss, values in closed form and report."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from math import log, sqrt

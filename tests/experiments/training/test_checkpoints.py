@@ -1,7 +1,5 @@
 """Training resumes from checkpoints and rejects damaged or foreign files."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from math import nan

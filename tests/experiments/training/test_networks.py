@@ -1,7 +1,5 @@
 """The networks of Section 6.1: layers, outputs and seeds."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch: not installed")

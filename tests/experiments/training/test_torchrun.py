@@ -1,7 +1,5 @@
 """Training on two ranks under torchrun agrees with one process and resumes after a rank dies."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

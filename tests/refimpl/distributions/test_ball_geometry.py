@@ -1,7 +1,5 @@
 """Projections, dual norms, steepest points, variances and volumes of balls."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from math import inf, lgamma, log, pi

@@ -3,8 +3,6 @@
 Every statistical test here has a fixed seed and a significance level of 1e-6.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from itertools import product

@@ -1,7 +1,5 @@
 """A ball with feature_scale is a plain ball of the free coordinates, multiplied by their scales."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from functools import partial

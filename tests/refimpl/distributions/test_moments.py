@@ -1,7 +1,5 @@
 """`log_mgf` of balls agrees with mpmath, from tiny to huge arguments."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """`worst_case` agrees with exact rational and 50-digit solutions, for eta from 1e-10 to 1e10."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Invalid arguments of the inner problem raise an error that names the argument and shows its value."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from math import inf, nan

@@ -1,7 +1,5 @@
 """`worst_case` with a budget agrees with exact solutions at the optimal multiplier eta."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

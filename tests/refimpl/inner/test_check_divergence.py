@@ -1,7 +1,5 @@
 """`check_divergence` finds the error in each of many invalid divergences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
@@ -83,10 +81,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "conj not truncated": ({"conj": lambda s: s + s * s / 2}, "the conjugate of phi: at s = "),
     "dconj negative": ({"dconj": lambda s: 1 + s}, "; a density must be nonnegative: truncate it at 0."),
     "dconj scaled": ({"dconj": lambda s: 1.1 * DCONJ(s)}, "dconj is not the derivative of the conjugate"),
-    "dconj decreasing": (
-        {"dconj": where(lambda s: s > 1, constant(0.5), DCONJ)},
-        "dconj decreases from ",
-    ),
+    "dconj decreasing": ({"dconj": where(lambda s: s > 1, constant(0.5), DCONJ)}, "dconj decreases from "),
     "d2conj scaled": ({"d2conj": lambda s: 2 * D2CONJ(s)}, "is 2, but dconj has slope 1 there."),
     "d2conj zero": ({"d2conj": constant(0.0)}, "is 0, but dconj has slope 1 there."),
     "slope0": ({"slope0": -2.0}, "slope0 is -2, but the functions give -1."),

@@ -1,7 +1,5 @@
 """`worst_case_jvp` agrees with finite differences of `worst_case`."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Derivatives of `worst_case` with torch: autograd, torch.func and torch.compile."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from importlib import import_module

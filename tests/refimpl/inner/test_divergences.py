@@ -1,7 +1,5 @@
 """The fields of every built-in divergence agree with the paper's formulas in 50 digits."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """Dual values, primal values and gaps agree with their definitions in 50 digits."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 from typing import Any

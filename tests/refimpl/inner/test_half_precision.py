@@ -1,7 +1,5 @@
 """Half-precision losses are solved in single precision; the gap covers the rounding of the result."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`worst_case` with offsets solves each row as if it were alone."""
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The true error is at most the gap plus the documented rounding error."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

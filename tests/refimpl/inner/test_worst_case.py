@@ -1,7 +1,5 @@
 """`worst_case`: atoms, ties, shapes and defaults; `bisection`; divergences given by functions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -140,10 +138,7 @@ def test_library_dtype_and_device_are_kept_and_arguments_unchanged(arrays: Array
 # --- Algorithm 2, with the corrected bracket ---------------------------------------------------------------
 
 # k = -10 is excluded: powers of a small density overflow in single precision, and no gap is certified.
-SMOOTH = [
-    *(d for d in select(smooth=True, limit=False, extreme=False) if d.parameter != -10),
-    QUARTIC,
-]
+SMOOTH = [*(d for d in select(smooth=True, limit=False, extreme=False) if d.parameter != -10), QUARTIC]
 
 
 def test_bisection_is_within_tol_of_the_exact_solution(arrays: Arrays) -> None:

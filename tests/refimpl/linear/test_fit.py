@@ -1,7 +1,5 @@
 """`fit_linear_model`: its gaps bound the suboptimality."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from math import inf

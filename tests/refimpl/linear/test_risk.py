@@ -1,7 +1,5 @@
 """`linear_model_risk` agrees with 30-digit solutions and closed forms."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """Projected SGD, mirror descent, projections and the gradient mapping."""
 
-from __future__ import annotations
-
 from math import inf, log, nan
 from typing import Any
 

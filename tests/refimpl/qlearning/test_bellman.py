@@ -1,7 +1,5 @@
 """The robust Bellman operator agrees with exact solutions; value iteration bounds its error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

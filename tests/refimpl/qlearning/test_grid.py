@@ -1,7 +1,5 @@
 """`Grid` and the neighbourhoods of perturbed states."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Robust Q-learning: `q_learning`, `q_update` and sampled estimates of `robust_value`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """`adversarial_risk` is the largest loss found by sampling and by an attack."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import inf
 

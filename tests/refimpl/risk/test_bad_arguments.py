@@ -1,7 +1,5 @@
 """Invalid arguments of risks, worst-case densities and quadrature rules raise."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Risks of data in batches use bounded memory and equal the risks of one array."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any

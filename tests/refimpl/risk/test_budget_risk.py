@@ -1,7 +1,5 @@
 """`robust_risk` with a budget agrees with a convex solver and closed forms."""
 
-from __future__ import annotations
-
 from functools import cache
 from math import inf, sqrt
 from typing import Any

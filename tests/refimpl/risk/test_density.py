@@ -1,7 +1,5 @@
 """`worst_case_density` and `worst_case_sample` agree with closed forms."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import exp, inf, pi, sqrt
 from typing import Any

@@ -1,7 +1,5 @@
 """Quadrature rules on balls and the risks computed by them agree with closed forms."""
 
-from __future__ import annotations
-
 from math import exp, gamma, inf, log
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`robust_risk` by sampling: values, error estimates and chunks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from functools import partial
 from math import exp, inf, log, sqrt

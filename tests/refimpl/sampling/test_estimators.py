@@ -1,7 +1,5 @@
 """SG and RT-MLMC: signed weights, levels and costs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

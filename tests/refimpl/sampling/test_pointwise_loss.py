@@ -1,7 +1,5 @@
 """`pointwise_loss` and its default losses, which agree with torch's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

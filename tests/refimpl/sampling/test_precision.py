@@ -1,7 +1,5 @@
 """Half-precision data are perturbed in float32; models get half-precision points."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The estimators pass scikit-learn's checks, work with its tools and equal its models at radius 0."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """`robust_scorer` agrees with brute force and closed forms; torch networks as estimators."""
 
-from __future__ import annotations
-
 import pickle
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """The generalization bounds of Section 5 agree with scipy, closed forms and brute force."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

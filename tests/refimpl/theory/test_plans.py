@@ -1,7 +1,5 @@
 """Plans for SGD satisfy the bounds of the paper's two theorems."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import ceil, exp, inf, sinh, sqrt
 from typing import Any

@@ -1,7 +1,5 @@
 """The regularizers of Section 4 agree with closed forms and scipy's quadrature."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise, product

@@ -1,7 +1,5 @@
 """Gradients of the regularizers in torch agree with finite differences."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 

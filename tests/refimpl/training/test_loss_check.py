@@ -1,7 +1,5 @@
 """`check_loss` detects losses that ignore the index i of their points."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

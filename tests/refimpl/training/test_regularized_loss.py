@@ -1,7 +1,5 @@
 """`RegularizedLoss` with torch: values, gradients, chunks and side effects."""
 
-from __future__ import annotations
-
 import copy
 from math import inf, nan
 from typing import Any

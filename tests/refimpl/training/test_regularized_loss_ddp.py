@@ -1,7 +1,5 @@
 """Training with two DistributedDataParallel processes equals training with one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

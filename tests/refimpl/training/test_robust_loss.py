@@ -1,7 +1,5 @@
 """`RobustLoss`: its objective, `explain`, checkpoints and seeds."""
 
-from __future__ import annotations
-
 import copy
 import io
 from math import inf

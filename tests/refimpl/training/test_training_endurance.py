@@ -1,7 +1,5 @@
 """Memory, Python objects, threads and open files do not grow during training."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """Local clusters for tests: Dask and Ray, each with two worker processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

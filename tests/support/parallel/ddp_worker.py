@@ -5,8 +5,6 @@
 It writes FOLDER/rank{r}.pt: the gradients of each way of training.
 """
 
-from __future__ import annotations
-
 import sys
 from datetime import timedelta
 from functools import partial

@@ -1,7 +1,5 @@
 """Two local processes under torchrun."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@
 It writes FOLDER/rank{r}.json: the curve and the weights of each run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
