@@ -32,9 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the first case of each test that is not slow, with the Numba backend in double precision",
     )
-    parser.addoption(
-        "--gpu", action="store_true", help="run only the tests that need a GPU; an error without one"
-    )
+    parser.addoption("--gpu", action="store_true", help="run only the tests that need a GPU")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,10 +21,8 @@ def solve():
 """
 
 
-def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
-    )
+def _run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.slow
@@ -38,7 +36,7 @@ def test_second_process_loads_the_kernel_from_disk(tmp_path: Path) -> None:
     assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]], runs[0].stderr
 
 
-def test_cache_is_invalidated_by_a_change_in_any_source_file(
+def test_cache_is_invalidated_by_a_change_in_any_source(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Numba itself does not detect changes in functions of other files."""

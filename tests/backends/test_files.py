@@ -32,9 +32,7 @@ def test_every_result_is_written_atomically() -> None:
     assert +found == OTHER_WRITES
 
 
-def test_failed_or_interrupted_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     write_text_atomic(file, "old")
     with pytest.raises(ZeroDivisionError), atomic_write(file) as stream:

@@ -36,9 +36,7 @@ def _no_backend_selected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "_default", None)
 
 
-def test_environment_variable_selects_the_backend_and_numba_is_the_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_environment_variable_selects_the_backend_or_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     assert active().name == "numba"
     for name in NAMES:
         monkeypatch.setenv("PHIBALL_BACKEND", name)
@@ -141,9 +139,7 @@ def triple(x: int, *, plus: int = 0) -> tuple[str, int]:
     return "reference", 3 * x + plus
 
 
-def test_kernel_replaces_its_reference_unless_it_returns_not_implemented(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kernel_replaces_its_reference_unless_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel_calls: list[int] = []
 
     def compiled(x: int, *, plus: int = 0) -> Any:
@@ -191,9 +187,7 @@ def test_every_registered_kernel_replaces_an_existing_reference() -> None:
                 assert callable(chosen.kernel(reference)), reference
 
 
-def test_kernel_is_imported_on_first_use_and_a_missing_library_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kernel_is_imported_on_first_use_or_names_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Backend(
         "late", "numpy", "quicklib", "pip install quicklib", {f"{__name__}:triple": "nowhere:triple"}
     )

@@ -270,7 +270,7 @@ def identity(x: Any, i: Any) -> Any:
 
 def test_invalid_arguments_of_attacks_raise() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
-    ball, box, with_gradient = Ball(2, 1.0), Ball(2, 1.0, (0, 1)), {"gradient": identity}
+    ball, box, own = Ball(2, 1.0), Ball(2, 1.0, (0, 1)), {"gradient": identity}
 
     def first(x: Any, i: Any) -> Any:
         return x[:, 0]
@@ -278,38 +278,34 @@ def test_invalid_arguments_of_attacks_raise() -> None:
     calls: dict[str, Any] = {
         "gradient is 3; expected a function": lambda: fgm(None, Z, ball, gradient=3),
         "gradient is None and x is a numpy array, without automatic": lambda: pgm(first, Z, ball),
-        "x is [1.0], of type list": lambda: fgm(first, [1.0], ball, **with_gradient),
-        "x has dtype int64": lambda: pgm(None, np.zeros((3, 2), dtype=int), ball, **with_gradient),
-        "x has shape (); expected (N,) + event": lambda: fgm(None, Z[0, 0], ball, **with_gradient),
-        "x contains NaN or infinity": lambda: ifgm(None, Z + np.nan, ball, **with_gradient),
-        "ball is 0.5; expected a Ball": lambda: fgm(None, Z, 0.5, **with_gradient),
-        "ball is Gaussian(std=1.0); expected a Ball": lambda: pgm(None, Z, Gaussian(1.0), **with_gradient),
+        "x is [1.0], of type list": lambda: fgm(first, [1.0], ball, **own),
+        "x has dtype int64": lambda: pgm(None, np.zeros((3, 2), dtype=int), ball, **own),
+        "x has shape (); expected (N,) + event": lambda: fgm(None, Z[0, 0], ball, **own),
+        "x contains NaN or infinity": lambda: ifgm(None, Z + np.nan, ball, **own),
+        "ball is 0.5; expected a Ball": lambda: fgm(None, Z, 0.5, **own),
+        "ball is Gaussian(std=1.0); expected a Ball": lambda: pgm(None, Z, Gaussian(1.0), **own),
         "ball is 0.5; expected": lambda: white_noise(Z, 0.5),
         "rng is 'a'; expected": lambda: white_noise(Z, ball, rng="a"),
-        "x leaves the box clip = (0.0, 1.0)": lambda: fgm(None, Z + 2, box, **with_gradient),
-        "step is 'a'; expected a number": lambda: fgm(None, Z, ball, step="a", **with_gradient),
-        "step is 0; expected a positive": lambda: fgm(None, Z, ball, step=0, **with_gradient),
-        "step is inf; expected": lambda: pgm(None, Z, ball, step=inf, **with_gradient),
-        "steps is 0; expected a whole number": lambda: ifgm(None, Z, ball, steps=0, **with_gradient),
-        "restarts is -1; expected": lambda: pgm(None, Z, ball, restarts=-1, **with_gradient),
-        "restarts is 2; expected an rng": lambda: pgm(first, Z, ball, restarts=2, **with_gradient),
-        "restarts is 2; expected": lambda: pgm(None, Z, ball, restarts=2, rng=0, **with_gradient),
-        "restarts is 3; expected": lambda: pgm(
-            first, Z, ball, restarts=3, rng=0, keep_best=False, **with_gradient
-        ),
+        "x leaves the box clip = (0.0, 1.0)": lambda: fgm(None, Z + 2, box, **own),
+        "step is 'a'; expected a number": lambda: fgm(None, Z, ball, step="a", **own),
+        "step is 0; expected a positive": lambda: fgm(None, Z, ball, step=0, **own),
+        "step is inf; expected": lambda: pgm(None, Z, ball, step=inf, **own),
+        "steps is 0; expected a whole number": lambda: ifgm(None, Z, ball, steps=0, **own),
+        "restarts is -1; expected": lambda: pgm(None, Z, ball, restarts=-1, **own),
+        "restarts is 2; expected an rng": lambda: pgm(first, Z, ball, restarts=2, **own),
+        "restarts is 2; expected": lambda: pgm(None, Z, ball, restarts=2, rng=0, **own),
+        "restarts is 3; expected": lambda: pgm(first, Z, ball, restarts=3, rng=0, keep_best=False, **own),
         "gradient(x, i) has shape (3,)": lambda: fgm(None, Z, ball, gradient=first),
         "gradient(x, i) contains NaN": lambda: pgm(None, Z, ball, gradient=lambda x, i: x + np.inf),
         "gradient(x, i) is None": lambda: fgm(None, Z, ball, gradient=lambda x, i: None),
         "gradient(x, i) is a torch array": lambda: fgm(None, Z, ball, gradient=lambda x, i: torch.ones(3, 2)),
-        "loss(x, i) has shape (3, 2); expected (3,), one loss": lambda: pgm(
-            identity, Z, ball, **with_gradient
-        ),
+        "loss(x, i) has shape (3, 2); expected (3,), one loss": lambda: pgm(identity, Z, ball, **own),
         "loss(x, i) contains NaN": lambda: pgm(
-            lambda x, i: np.where(i == 1, np.nan, x[:, 0]), Z, ball, **with_gradient
+            lambda x, i: np.where(i == 1, np.nan, x[:, 0]), Z, ball, **own
         ),
-        "loss is 1; expected a function": lambda: pgm(1, Z, ball, **with_gradient),
+        "loss is 1; expected a function": lambda: pgm(1, Z, ball, **own),
         "loss is None; expected a function": lambda: fgm(None, torch.zeros((3, 2)), ball),
-        "norm is 3.0; expected": lambda: ifgm(None, Z + 1, Ball(3, 1.0), **with_gradient),
+        "norm is 3.0; expected": lambda: ifgm(None, Z + 1, Ball(3, 1.0), **own),
     }
     for message, call in calls.items():
         with pytest.raises((TypeError, ValueError), match=re.escape(message)):

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import phiball.refimpl
-from phiball.refimpl import QUADRATIC, SG, worst_case
-from phiball.refimpl.qlearning import Neighbourhood
-from phiball.refimpl.theory import convex_plan, covering_bound
+from phiball.refimpl import QUADRATIC, worst_case
 from tests.support.arrays import Arrays
 
 
@@ -32,15 +30,6 @@ def test_repr_of_tensors_that_require_grad_or_hold_no_data() -> None:
     assert repr(rule(empty, empty, empty)) == (
         "QuadratureRule(points of shape (), weights of shape (), coarse of shape ())"
     )
-
-
-def test_repr_of_bounds_plans_and_neighbourhoods() -> None:
-    bound = covering_bound(100, 0.5, lambda eps: 0.0)
-    assert repr(bound) == "CoveringBound(alpha=0, approximation=0, complexity=0, confidence=0.3532)"
-    plan = convex_plan(0.5, lipschitz=1.0, diameter=1.0, idf=0.25, estimator=SG)
-    assert repr(plan).startswith("Plan(estimator=SG(level=1), batch=1, steps=")
-    distribution = Neighbourhood(np.zeros((50, 4), dtype=np.int64), np.full((50, 4), 0.25))
-    assert repr(distribution) == "Neighbourhood(index of shape (50, 4), weight of shape (50, 4))"
 
 
 def test_every_dataclass_with_arrays_has_the_one_line_repr() -> None:

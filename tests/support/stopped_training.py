@@ -42,9 +42,8 @@ OBJECTIVES = {
     "tilted linf": regularized(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
     "stored perturbations": perturb_stored,
 }
-PLANS = {
-    "stored perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)
-}  # for other objectives PLAN
+# Other objectives have the schedule PLAN.
+PLANS = {"stored perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)}
 
 
 def model() -> Any:

@@ -34,9 +34,7 @@ GROUP_SIZES = {
     "J": 6,
     "P": 5,
 }
-STATEMENTS = [
-    f"{group}{k + 1}" for group, last in (GROUP_SIZES | {"L": 2, "Q": 3}).items() for k in range(last)
-]
+STATEMENTS = [f"{group}{k + 1}" for group, n in (GROUP_SIZES | {"L": 2, "Q": 3}).items() for k in range(n)]
 WITHOUT_FORMULA = {"S1-columns", "J4-numbers"}  # claims stated in words
 
 

@@ -40,9 +40,7 @@ def claim_with_evidence(*pieces: Evidence | Curve, verdict: Verdict = Verdict.HO
     return statement
 
 
-def claim_with_search(
-    strategy: st.SearchStrategy[int], work: Callable[[int], object], verdict: Verdict
-) -> Claim:
+def claim_on(strategy: st.SearchStrategy[int], work: Callable[[int], object], verdict: Verdict) -> Claim:
     """A claim that calls `work` on numbers from the strategy."""
 
     @claim("x", id="X", section=2, verdict=verdict, n=strategy)
@@ -101,9 +99,7 @@ def test_only_claims_without_strategies_may_yield_curves() -> None:
     assert (result.verdict, result.curves, result.examples) == (Verdict.HOLDS, (increasing,), 1)
     assert claim_with_evidence(increasing).run().error == "no example was checked"
 
-    by_search = claim_with_search(
-        st.integers(), lambda n: [increasing, increasing.exactly(1, 1e-9)], Verdict.HOLDS
-    )
+    by_search = claim_on(st.integers(), lambda n: [increasing, increasing.exactly(1, 1e-9)], Verdict.HOLDS)
     assert "only statements without strategies may" in by_search.run().error
 
 
@@ -151,14 +147,14 @@ def test_counterexample_that_violates_the_assumptions_is_invalid(off: float, ver
 
 def test_no_examples_nan_and_exceptions_are_errors() -> None:
     numbers, none = st.integers(), st.integers().filter(lambda n: False)
-    not_a_number = claim_with_search(numbers, lambda n: Evidence(nan, 1.0), Verdict.REFUTED)
+    not_a_number = claim_on(numbers, lambda n: Evidence(nan, 1.0), Verdict.REFUTED)
     not_a_number.counterexample(margin=1.0)(lambda: Evidence(2.0, 0.0))
     for entry, error in (
         (claim_with_evidence(), "no example was checked"),
-        (claim_with_search(numbers, lambda n: [], Verdict.HOLDS), ""),
-        (claim_with_search(none, lambda n: Evidence(0, 0), Verdict.HOLDS), ""),
+        (claim_on(numbers, lambda n: [], Verdict.HOLDS), ""),
+        (claim_on(none, lambda n: Evidence(0, 0), Verdict.HOLDS), ""),
         (not_a_number, "NaN"),
-        (claim_with_search(numbers, lambda n: 1 // 0, Verdict.REFUTED), "ZeroDivisionError: "),
+        (claim_on(numbers, lambda n: 1 // 0, Verdict.REFUTED), "ZeroDivisionError: "),
     ):
         result = entry.run()
         assert result.verdict is Verdict.UNDECIDED
@@ -167,7 +163,7 @@ def test_no_examples_nan_and_exceptions_are_errors() -> None:
 
 
 def test_failing_example_is_shrunk() -> None:
-    result = claim_with_search(st.integers(0, 10**6), lambda n: Evidence(n, 99.5), Verdict.HOLDS).run()
+    result = claim_on(st.integers(0, 10**6), lambda n: Evidence(n, 99.5), Verdict.HOLDS).run()
     assert (result.found, result.violation, result.tolerance) == ("n = 100", 100.0, 99.5)
 
 

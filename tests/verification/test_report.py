@@ -5,7 +5,6 @@ import json
 import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
-from math import nan
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from phiball.verification.report.quotes import pieces, quote_html
 from phiball.verification.report.report_files import circumstances
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
-from phiball.verification.report.words import all_mutants, evidence, method, summary, verdict_difference
+from phiball.verification.report.words import all_mutants, summary
 from tests.support import paper
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, results, synthetic_claims
@@ -131,35 +130,6 @@ def test_formulas_and_quotations_of_all_claims_are_converted() -> None:
 
 
 # --- Words and files ------------------------------------------------------------------------------
-
-
-def test_evidence_and_method_are_described_in_words() -> None:
-    blank: Any = replace(RESULTS[0], tolerance=0.0, bound=nan, measured=nan, error_level=0.0)
-    for numbers, said in (
-        ({"violation": nan}, ""),
-        ({"violation": -3.0}, "satisfied with a margin of 3"),
-        ({"violation": 0.0}, "no difference"),
-        ({"violation": 1e-16, "tolerance": 1e-15}, "the largest difference is 1e-16, within"),
-        ({"violation": 2.0}, "violated by 2, more than the tolerance of 0"),
-        ({"violation": 2.0, "bound": 4.0, "measured": 6.0}, "exceeds the bound of 4 by 2, more than"),
-        ({"violation": -2.0, "bound": 4.0, "measured": 2.0}, "at most 50 % of the bound (2 of 4)"),
-        ({"violation": -2.0, "bound": 1.0, "measured": 0.05}, "5 % of the bound, which is loose here"),
-        ({"violation": -2.0, "bound": 4.0, "measured": 0.002}, "(0.002 of 4), which is vacuous here"),
-    ):
-        assert said in evidence(replace(blank, **numbers))
-    assert method(replace(blank, searched=True, examples=12)) == "searched: 12 examples"
-    assert method(RESULTS[0], 7) == "statistical: 1 check at a total error level of 1e-06, seed 7"
-
-
-def test_verdict_difference_names_a_missing_or_failed_counterexample() -> None:
-    corrected = next(result for result in RESULTS if result.id == "D2")
-    assert verdict_difference(corrected) == ""
-    for changes, said in (
-        ({"verdict": Verdict.HOLDS, "counterexamples": ()}, "the claim has no counterexample to the printed"),
-        ({"verdict": Verdict.UNDECIDED}, "a counterexample does not violate the printed statement"),
-        ({"verdict": Verdict.REFUTED}, "the recorded verdict is holds as corrected; satisfied with a margin"),
-    ):
-        assert said in verdict_difference(replace(corrected, **changes))
 
 
 def _terminal_output(verbose: bool) -> str:

@@ -46,9 +46,7 @@ def test_worst_case_passes_every_claim() -> None:
     assert str(report).startswith(f"worst_case: {len(report.checks)} checks passed (numpy arrays, ")
 
 
-def test_solver_gets_arrays_of_the_active_backend_and_progress_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_solver_gets_arrays_of_the_active_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("rich")
     reported: list[tuple[float, str]] = []

@@ -152,16 +152,12 @@ def test_verify_list_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("command", ["verify --claim C7", "run worst-case", "bench inner", "bench attacks"])
-def test_output_folder_that_cannot_be_created_is_reported_before_the_work(
-    command: str, tmp_path: Path
-) -> None:
+def test_impossible_output_folder_is_reported_before_the_work(command: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert_fails(1, "Not a directory", *command.split(), "--out", tmp_path / "file" / "out")
 
 
-def test_verify_reports_a_full_disk_and_a_damaged_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_reports_full_disk_and_damaged_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def disk_is_full(descriptor: int) -> None:
         raise OSError(ENOSPC, "No space left on device")
 

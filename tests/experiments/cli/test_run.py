@@ -93,7 +93,7 @@ def test_invalid_value_gives_a_one_line_error(arguments: str, message: str, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_package_is_reported_before_any_task_runs(
+def test_missing_package_is_reported_before_tasks_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -89,9 +89,7 @@ def test_ctrl_c_ends_all_processes_of_a_study(engine_options: list[str], tmp_pat
     pids = tmp_path / "pids"
     pids.mkdir()
     process = start_study(engine_options, tmp_path / "stopped", f"stay:{pids}")
-    wait_until(
-        lambda: len(list(pids.iterdir())) == 2 or process.poll() is not None, "two tasks did not start"
-    )
+    wait_until(lambda: len(list(pids.iterdir())) == 2 or process.poll() is not None, "no two tasks")
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, err
@@ -100,9 +98,7 @@ def test_ctrl_c_ends_all_processes_of_a_study(engine_options: list[str], tmp_pat
         for file in pids.iterdir():
             os.kill(int(file.name), signal.SIGKILL)
         return
-    wait_until(
-        lambda: not any(is_alive(int(file.name)) for file in pids.iterdir()), "a task is still running"
-    )
+    wait_until(lambda: not any(is_alive(int(file.name)) for file in pids.iterdir()), "a task runs")
 
 
 @linux

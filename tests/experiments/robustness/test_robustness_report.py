@@ -53,7 +53,7 @@ def linear(slope: Any) -> torch.nn.Module:
     return layer
 
 
-def quick_report(models: Any, points: Any, **options: Any) -> RobustnessReport:
+def report_on(models: Any, points: Any, **options: Any) -> RobustnessReport:
     """A report with few attack steps; options are those of `robustness_report` and `AttackSettings`."""
     effort = {"etas": (1.0,), "n_noise": 2, "n_samples": 4, "steps": 5, "n_queries": 10}
     effort |= {name: options.pop(name) for name in AttackSettings.__dataclass_fields__ if name in options}
@@ -75,7 +75,7 @@ class MaskedGradients(torch.nn.Module):
 
 def test_errors_of_a_linear_classifier_are_exact() -> None:
     x, y = data()
-    levels = quick_report(linear(SLOPE).eval(), (x, y), chunk=25).summary["models"]["model"]["norms"]
+    levels = report_on(linear(SLOPE).eval(), (x, y), chunk=25).summary["models"]["model"]["norms"]
     margin = (2 * y - 1) * (x @ SLOPE + 0.1)
     for norm, q in DUAL.items():
         for level in levels[norm]:
@@ -94,8 +94,8 @@ def test_scikit_learn_estimator_has_the_errors_of_the_same_torch_model() -> None
     layer = linear(estimator.coef_[0])
     with torch.no_grad():
         layer.bias.copy_(torch.tensor([0.0, estimator.intercept_[0]]))
-    theirs = quick_report(estimator, (x, names)).summary["models"]["model"]
-    ours = quick_report(layer.eval(), (x, y)).summary["models"]["model"]
+    theirs = report_on(estimator, (x, names)).summary["models"]["model"]
+    ours = report_on(layer.eval(), (x, y)).summary["models"]["model"]
     for norm in DUAL:
         for a, b in zip(theirs["norms"][norm], ours["norms"][norm], strict=True):
             assert a["measures"]["pgm"]["error"] == b["measures"]["pgm"]["error"]
@@ -110,7 +110,7 @@ def test_loss_of_a_linear_regressor_is_its_largest_squared_error() -> None:
     with torch.no_grad():
         layer.weight.copy_(torch.tensor(SLOPE)[None] * 1.5)
         layer.bias.zero_()
-    report = quick_report(layer, (x, y), norm="l2")
+    report = report_on(layer, (x, y), norm="l2")
     residual = np.abs(x @ (1.5 * SLOPE) - y)
     for level in report.summary["models"]["model"]["norms"]["l2"]:
         largest = np.mean((residual + level["radius"] * 1.5 * np.linalg.norm(SLOPE)) ** 2)
@@ -122,7 +122,7 @@ def test_only_masked_gradients_are_flagged() -> None:
     x, y = data()
     honest = linear(SLOPE).eval()
     models = {"honest": honest, "masked": MaskedGradients(honest).eval()}
-    warnings = quick_report(models, (x, y), norm="linf", n_queries=60, n_noise=8).summary["warnings"]
+    warnings = report_on(models, (x, y), norm="linf", n_queries=60, n_noise=8).summary["warnings"]
     assert any(text.startswith("masked, linf") and "masked" in text for text in warnings)
     assert not any(text.startswith("honest") for text in warnings)
 
@@ -140,11 +140,11 @@ def test_interrupted_report_resumes_from_its_cache(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(evaluation, "measure_batch", killed_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        quick_report(model, (x, y), chunk=20, cache=tmp_path)
-    resumed = quick_report(model, (x, y), chunk=20, cache=tmp_path)
+        report_on(model, (x, y), chunk=20, cache=tmp_path)
+    resumed = report_on(model, (x, y), chunk=20, cache=tmp_path)
     assert len(calls) == 4  # only the missing third batch is computed
-    assert resumed.summary["models"] == quick_report(model, (x, y), chunk=20).summary["models"]
-    quick_report(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are not in the cache
+    assert resumed.summary["models"] == report_on(model, (x, y), chunk=20).summary["models"]
+    report_on(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are not in the cache
     assert len(calls) == 8
 
 
@@ -166,31 +166,31 @@ def test_report_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> No
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        here = quick_report(models, loader).summary["models"]
+        here = report_on(models, loader).summary["models"]
     finally:
         torch.set_num_threads(threads)
-    assert quick_report(models, loader, n_jobs=2, cache=tmp_path / "cache").summary["models"] == here
+    assert report_on(models, loader, n_jobs=2, cache=tmp_path / "cache").summary["models"] == here
     files = sorted((tmp_path / "cache").iterdir())
     assert len(files) == 9
     files[4].unlink()
     times = {file: file.stat().st_mtime_ns for file in files if file.exists()}
-    assert quick_report(models, loader, n_jobs=1, cache=tmp_path / "cache").summary["models"] == here
+    assert report_on(models, loader, n_jobs=1, cache=tmp_path / "cache").summary["models"] == here
     assert {file: file.stat().st_mtime_ns for file in times} == times
     assert sorted((tmp_path / "cache").iterdir()) == files
 
 
 def test_model_that_cannot_be_pickled_or_kills_its_worker_raises() -> None:
     with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process"):
-        quick_report({"locked": partial(np.multiply, Lock())}, data(), n_jobs=2)
+        report_on({"locked": partial(np.multiply, Lock())}, data(), n_jobs=2)
     here = os.getpid()
     died = {"deadly": lambda z: z[:, :2] if os.getpid() == here else os._exit(3)}
     with pytest.raises(ChildProcessError, match="a worker process died"):
-        quick_report(died, data(), n_jobs=2)
+        report_on(died, data(), n_jobs=2)
 
 
 def test_fragile_radius_is_the_distance_to_the_boundary() -> None:
     x, y = data()
-    models = quick_report(linear(SLOPE).eval(), (x, y), chunk=7, radii=[0.0, 0.6, 1.2]).summary["models"][
+    models = report_on(linear(SLOPE).eval(), (x, y), chunk=7, radii=[0.0, 0.6, 1.2]).summary["models"][
         "model"
     ]
     margin = (2 * y - 1) * (x @ SLOPE + 0.1)
@@ -221,8 +221,8 @@ def test_onnx_file_has_the_results_of_the_same_function(tmp_path: Path) -> None:
     )
     model = values.make_model(graph, opset_imports=[values.make_opsetid("", 13)], ir_version=8)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    loaded = quick_report(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
-    plain = quick_report(lambda z: z @ slope, (x, y), norm="linf").summary["models"]["model"]
+    loaded = report_on(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
+    plain = report_on(lambda z: z @ slope, (x, y), norm="linf").summary["models"]["model"]
     for a, b in zip(loaded["norms"]["linf"], plain["norms"]["linf"], strict=True):
         assert a["measures"]["worst"]["error"] == b["measures"]["worst"]["error"]
         assert a["measures"]["worst"]["loss"] == pytest.approx(b["measures"]["worst"]["loss"], rel=1e-12)
@@ -231,7 +231,7 @@ def test_onnx_file_has_the_results_of_the_same_function(tmp_path: Path) -> None:
 def test_models_are_compared_and_errors_are_given_by_group() -> None:
     x, y = data()
     models = {"a": linear(np.array([1.0, 0, 0, 0])).eval(), "b": linear(np.array([1.0, 2, 0, 0])).eval()}
-    report = quick_report(models, (x, y, np.arange(60) % 2))
+    report = report_on(models, (x, y, np.arange(60) % 2))
     row = next(r for r in report.summary["comparisons"] if r["norm"] == "l2" and r["radius"] == 0.3)
     errors = [report.summary["models"][name]["norms"]["l2"][1]["measures"]["worst"]["error"] for name in "ab"]
     assert row["difference"] == pytest.approx(errors[1] - errors[0])
@@ -252,14 +252,14 @@ def test_invalid_arguments_raise(tmp_path: Path) -> None:
         ({"rng": None, "cache": tmp_path}, "cache is given and rng is None; expected a seed"),
     ):
         with pytest.raises(ValueError, match=message):
-            quick_report(model, data(), **change)
+            report_on(model, data(), **change)
     with pytest.raises(ValueError, match=r"expected \.pt2 or \.onnx"):  # pickled models could run any code
-        quick_report(str(tmp_path / "model.pkl"), data())
+        report_on(str(tmp_path / "model.pkl"), data())
     x, y = data()
     with pytest.raises(ValueError, match="data has 60 points and 2 groups; expected one per point"):
-        quick_report(model, (x, y, [1, 2]))
+        report_on(model, (x, y, [1, 2]))
     with pytest.raises(ValueError, match="y has the label 2; expected"):
-        quick_report(model, (x, y + 1))
+        report_on(model, (x, y + 1))
 
 
 def test_cache_distinguishes_models_with_equal_clean_outputs(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_cache_distinguishes_models_with_equal_clean_outputs(tmp_path: Path) -> 
         return lambda x: np.eye(2)[(x[:, 0] > at).astype(int)]
 
     options: Any = {"norm": "linf", "radii": [1.0], "cache": tmp_path}
-    first, second = (quick_report({"model": threshold(at)}, (x, y), **options) for at in (-0.8, 0.8))
+    first, second = (report_on({"model": threshold(at)}, (x, y), **options) for at in (-0.8, 0.8))
     assert first.summary["models"] != second.summary["models"]
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -279,7 +279,7 @@ def test_training_mode_of_every_module_is_restored() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).train()
     network[1].eval()  # frozen
     modes = [part.training for part in network.modules()]
-    quick_report({"model": network}, (np.zeros((4, 2)), np.zeros(4, dtype=int)))
+    report_on({"model": network}, (np.zeros((4, 2)), np.zeros(4, dtype=int)))
     assert [part.training for part in network.modules()] == modes
 
 
@@ -293,9 +293,9 @@ def test_nearly_equal_radii_and_etas_are_distinguished(tmp_path: Path) -> None:
         return np.concatenate([-x, x], axis=1)
 
     options: Any = {"norm": "linf", "radii": radii, "etas": etas, "cache": tmp_path}
-    first = quick_report(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    first = report_on(model, (x, (x[:, 0] > 0).astype(int)), **options)
     calls.clear()
-    again = quick_report(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    again = report_on(model, (x, (x[:, 0] > 0).astype(int)), **options)
     assert len(calls) == 9  # only the outputs that identify the model in the cache are computed
     assert again.summary == first.summary
     levels = json.loads(first.save(tmp_path / "report.json").read_text())["models"]["model"]["norms"]["linf"]
@@ -312,19 +312,19 @@ def test_nearly_equal_radii_and_etas_are_distinguished(tmp_path: Path) -> None:
 def test_rng_determines_the_random_numbers() -> None:
     source = np.random.default_rng(0)
     reports = [
-        quick_report(linear(SLOPE), data(20), rng=rng).summary for rng in (3, 3, None, None, source, source)
+        report_on(linear(SLOPE), data(20), rng=rng).summary for rng in (3, 3, None, None, source, source)
     ]
     noise = [report["models"]["model"]["norms"]["l2"][-1]["measures"]["noise"]["loss"] for report in reports]
     assert noise[0] == noise[1]
     assert len(set(noise)) == 5
     entropy = int(re.findall(r"\d+", reports[2]["rng"])[0])
-    assert quick_report(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
+    assert report_on(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
 
 
 def test_columns_of_a_data_frame_name_the_features() -> None:
     pandas = pytest.importorskip("pandas")
     x, y = data()
-    report = quick_report(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
+    report = report_on(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
     changes = report.summary["models"]["model"]["fragile"]["l2"][0]["changes"]
     assert {change["feature"] for change in changes} == set("abcd")
 
@@ -332,7 +332,7 @@ def test_columns_of_a_data_frame_name_the_features() -> None:
 def test_feature_of_scale_zero_is_not_perturbed() -> None:
     x, y = data()
     slope, scales = np.array([1.0, 0.5, 0.2, 3.0]), [1.0, 2.0, 1.0, 0.0]
-    report = quick_report(linear(slope).eval(), (x, y), feature_scale=scales, norm="l2", steps=20)
+    report = report_on(linear(slope).eval(), (x, y), feature_scale=scales, norm="l2", steps=20)
     row = report.summary["models"]["model"]["norms"]["l2"][-1]
     margin = (2 * y - 1) * (x @ slope + 0.1)
     largest_change = RADII[-1] * np.linalg.norm(slope * scales)
@@ -379,9 +379,7 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
 
 
 def test_progress_changes_no_result_and_only_progress_needs_rich() -> None:
-    quiet, shown = (
-        quick_report(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=shown) for shown in (False, True)
-    )
+    quiet, shown = (report_on(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=on) for on in (False, True))
     assert quiet.summary == shown.summary
     code = (
         "import sys; sys.modules['hypothesis'] = sys.modules['rich'] = None\n"

@@ -70,9 +70,7 @@ def test_steps_agree_with_gymnasium(physics: Physics) -> None:
     ],
     ids=["regular", "outside", "inside"],
 )
-def test_compiled_learning_and_play_agree_with_a_loop_over_gymnasium(
-    physics: Physics, backup: Backup
-) -> None:
+def test_compiled_learning_and_play_agree_with_gymnasium(physics: Physics, backup: Backup) -> None:
     """The loop uses `q_update` for robust methods."""
     cap, discount = 60, 0.9
     draw = np.random.default_rng(1)

@@ -95,9 +95,7 @@ def test_setting_and_rate_are_chosen_on_held_out_images(monkeypatch: pytest.Monk
     assert len({r["seed"] for r in reported}) == 2
     (differences,) = [shown for shown in tables(table) if shown.title.startswith("Differences from")]
     for line in differences.rows:
-        ours, theirs = (
-            [r["clean"] for r in reported if r["method"] == method] for method in (line[0], REFERENCE)
-        )
+        ours, theirs = ([r["clean"] for r in reported if r["method"] == m] for m in (line[0], REFERENCE))
         assert line[1].startswith(f"{np.mean(np.subtract(ours, theirs)):+.1f}")
 
 

@@ -68,7 +68,7 @@ def test_count_of_local_maxima_agrees_with_find_peaks() -> None:
 # --- The worst cases --------------------------------------------------------------------------------
 
 
-def closed_form_value(regularisation: str, f: Any, eta: float, alpha: float) -> float:
+def closed_form(regularisation: str, f: Any, eta: float, alpha: float) -> float:
     """The dual value by the closed forms of Examples 1 to 5."""
     if regularisation == "indicator":
         whole, part = divmod(alpha * len(f), 1)
@@ -94,9 +94,7 @@ def test_values_agree_with_closed_forms(reading: str, regularisation: str) -> No
     for row, alpha, eta in zip(found, CONFIG.alphas, CONFIG.etas, strict=True):
         assert row["eta"] == pytest.approx(eta * (f.max() - f.min()), rel=1e-14)
         assert row["alpha"] == alpha
-        assert row["value"] == pytest.approx(
-            closed_form_value(regularisation, f, row["eta"], alpha), rel=1e-10
-        )
+        assert row["value"] == pytest.approx(closed_form(regularisation, f, row["eta"], alpha), rel=1e-10)
         assert abs(row["dual_minus_primal"]) <= 1e-12 * f.max()
 
 

@@ -82,9 +82,8 @@ def test_learning_rate_increases_linearly_and_decays_along_a_cosine() -> None:
     first = warmup * 15
     rising = int(first)
     assert np.allclose(rates[:rising], [0.02 * (k + 1) / first for k in range(rising)])
-    places = (np.arange(rising, 15) + 1 - first) / (
-        16 - first
-    )  # from 0 at the peak to 1 one step after the last
+    # From 0 at the peak to 1 one step after the last.
+    places = (np.arange(rising, 15) + 1 - first) / (16 - first)
     assert np.allclose(rates[rising:], 0.01 * (1 + np.cos(np.pi * places)))
 
 
@@ -196,10 +195,10 @@ def test_damaged_checkpoints_are_rejected(checkpoint_file: Path) -> None:
 
 def test_foreign_files_are_rejected(checkpoint_file: Path) -> None:
     checkpoint = read_checkpoint(checkpoint_file)
-    without = [
+    partial = [
         {k: v for k, v in checkpoint.items() if k != name} for name in ("about", "model", "step", "curve")
     ]
-    for content in (model().state_dict(), [1, 2], torch.zeros(3), {}, *without):
+    for content in (model().state_dict(), [1, 2], torch.zeros(3), {}, *partial):
         torch.save(content, checkpoint_file)
         assert_rejected(checkpoint_file, "is not a checkpoint of this program")
     with pytest.raises(FileNotFoundError):

@@ -122,9 +122,7 @@ def test_contains_tolerates_only_rounding_errors() -> None:
         direction = ball.steepest(np.array([1.0, 2.0, -3.0]))
         assert ball.contains(z + direction, z)
         assert not ball.contains(z + direction * (1 + 1e-11), z)
-        assert not ball.contains(
-            np.float32(100) + (direction * 1.001).astype(np.float32), z.astype("float32")
-        )
+        assert not ball.contains(np.float32(100) + (direction * 1.001).astype(np.float32), np.float32(z))
 
 
 def test_ball_does_not_contain_nan(arrays: Arrays) -> None:

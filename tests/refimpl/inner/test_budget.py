@@ -7,17 +7,8 @@ import numpy as np
 import pytest
 from mpmath import mp
 
+from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator, worst_case
 from phiball.backends import backend
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    cressie_read,
-    indicator,
-    worst_case,
-)
 from phiball.refimpl.inner.budget_derivatives import SolvedBudget
 from phiball.verification.oracles.definitions import phi
 from phiball.verification.oracles.exact_solver import solve_exactly
@@ -150,9 +141,8 @@ def differentiable_fields(d: Divergence) -> Any:
 @pytest.mark.parametrize("d", [*SMOOTH[:4], ABSOLUTE, HINGE, anonymous(ENTROPIC)], ids=name_of)
 def test_gradients_pass_gradcheck(d: Divergence) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
-    arguments = [
-        torch.asarray(x).clone().requires_grad_() for x in (F[None, :4], np.array([0.07]), P[None, :4])
-    ]
+    numbers = F[None, :4], np.array([0.07]), P[None, :4]
+    arguments = [torch.asarray(x).clone().requires_grad_() for x in numbers]
     function = differentiable_fields(d)
     # For a divergence given by its functions, eta is accurate only to the square root of machine epsilon.
     tolerances = {"eps": 1e-4, "atol": 1e-4, "rtol": 1e-3} if d.family is None else {}

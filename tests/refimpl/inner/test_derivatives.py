@@ -6,16 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    cressie_read,
-    indicator,
-    worst_case,
-)
+from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator, worst_case
 from phiball.refimpl.inner import worst_case_jvp
 from tests.support.divergences import HALF, QUARTIC_BY_FUNCTIONS, anonymous, name_of
 

@@ -37,10 +37,8 @@ def test_rows_have_the_same_solution_as_alone(doubles: Arrays, d: Divergence) ->
             assert abs(float(batched.value[row]) - float(alone.value)) <= size
             assert abs(float(batched.mu[row]) - float(alone.mu)) <= size * (1 + float(eta[row]))
             assert abs(float(batched.gap[row])) <= 4 * size
-            weights = doubles.numpy(batched.weights)[part]
-            np.testing.assert_allclose(
-                weights, doubles.numpy(alone.weights), rtol=64 * doubles.eps, atol=size
-            )
+            found, expected = doubles.numpy(batched.weights)[part], doubles.numpy(alone.weights)
+            np.testing.assert_allclose(found, expected, rtol=64 * doubles.eps, atol=size)
 
 
 def test_scalar_eta_and_list_of_offsets_are_accepted() -> None:

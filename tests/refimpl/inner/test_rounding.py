@@ -6,17 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator, worst_case
 from phiball.backends import backend, to_numpy
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    cressie_read,
-    indicator,
-    worst_case,
-)
 from phiball.refimpl.inner import dual_value, primal_value
 from tests.support.arrays import Arrays
 from tests.support.divergences import select

@@ -177,9 +177,7 @@ def test_bisection_is_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
 
 def test_bisection_rejects_kinked_phi() -> None:
     for d in (*select(usual=True, smooth=False), ELASTIC):
-        with pytest.raises(
-            ValueError, match=rf"divergence is {d.name.split('(')[0]}.*has a kink.*use worst_case"
-        ):
+        with pytest.raises(ValueError, match=rf"divergence is {d.name.split('(')[0]}.*use worst_case"):
             bisection(np.array([0.0, 1.0]), 1.0, d, tol=1e-3)
 
 
@@ -220,9 +218,8 @@ def test_divergence_given_by_functions_has_the_same_solution(arrays: Arrays) -> 
     for d in select(usual=True):
         named = worst_case(arrays.asarray(f), eta, d, p=p)
         custom = worst_case(arrays.asarray(f), eta, anonymous(d), p=p)
-        np.testing.assert_allclose(
-            arrays.numpy(custom.value), arrays.numpy(named.value), atol=tol, err_msg=d.name
-        )
+        found, expected = arrays.numpy(custom.value), arrays.numpy(named.value)
+        np.testing.assert_allclose(found, expected, atol=tol, err_msg=d.name)
         assert np.all(np.abs(arrays.numpy(custom.gap)) <= tol), d.name
 
 

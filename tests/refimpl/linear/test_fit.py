@@ -48,9 +48,7 @@ CASES = {
     "budget": LinearProblem(
         "squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(QUADRATIC, budget=0.3)
     ),
-    "cvar of examples": LinearProblem(
-        "logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)
-    ),
+    "cvar examples": LinearProblem("logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)),
     "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.01),
 }
 
@@ -84,7 +82,7 @@ def test_gap_bounds_the_suboptimality(name: str) -> None:
     def value(v: Any) -> float:
         return linear_model_risk(problem, v[:size], v[size], X, y, quadrature_tol=1e-3).value
 
-    if name in ("logistic", "cvar of examples", "no intercept"):
+    if name in ("logistic", "cvar examples", "no intercept"):
         found = minimize(value, start + 0.01, method="Powell", options={"maxfev": 600})
         assert fine.value - float(found.fun) <= fine.gap + fine.error + 1e-12
 

@@ -20,7 +20,7 @@ from phiball.refimpl.optimize import (
 from tests.support.arrays import Arrays
 
 
-def expected_iterates(theta: Any, scale: Any, target: Any, step: Any, steps: int) -> Any:
+def iterates(theta: Any, scale: Any, target: Any, step: Any, steps: int) -> Any:
     """The iterates of projected descent on sum scale (theta - target)^2/2 in the box [-0.5, 0.3]."""
     seen = [np.clip(theta, -0.5, 0.3)]
     for t in range(1, steps):
@@ -37,15 +37,12 @@ def test_projected_sgd_follows_the_algorithm(shape: tuple[int, ...], arrays: Arr
     for step_size in (0.1, lambda t: 0.3 / t):
         box = onto_box(-0.5, 0.3)
         run = projected_sgd(lambda t: factor * (t - goal), given, step_size=step_size, steps=20, project=box)
-        seen = expected_iterates(
-            theta0, scale, target, step_size if callable(step_size) else lambda t: 0.1, 20
-        )
+        seen = iterates(theta0, scale, target, step_size if callable(step_size) else lambda t: 0.1, 20)
         for found, true in ((run.theta, np.mean(seen, axis=0)), (run.last, seen[-1])):
             assert found.dtype == arrays.dtype
             assert tuple(found.shape) == shape
-            np.testing.assert_allclose(
-                arrays.numpy(found), true, atol=40 * arrays.eps
-            )  # two roundings per step
+            # Each of 20 steps has two rounding errors.
+            np.testing.assert_allclose(arrays.numpy(found), true, atol=40 * arrays.eps)
     np.testing.assert_array_equal(arrays.numpy(given), arrays.numpy(arrays.asarray(theta0)))
 
 

@@ -6,18 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phiball import ENTROPIC, Ball, Gaussian, Tilted
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    Ball,
-    Gaussian,
-    Tilted,
+from phiball.refimpl.risk import (
+    Quadrature,
     adversarial_risk,
+    quadrature_rule,
     robust_risk,
     worst_case_density,
     worst_case_sample,
 )
-from phiball.refimpl.risk import Quadrature, quadrature_rule
 from tests.support.risk_distributions import first
 
 

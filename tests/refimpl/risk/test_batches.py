@@ -7,19 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball import (
-    ENTROPIC,
-    QUADRATIC,
-    AdversarialRisk,
-    Ball,
-    Estimate,
-    Tilted,
-    Uniform,
-    adversarial_risk,
-    pointwise_loss,
-    rng,
-    robust_risk,
-)
+from phiball import ENTROPIC, QUADRATIC, Ball, Tilted, Uniform, pointwise_loss, rng
+from phiball.refimpl.risk import AdversarialRisk, Estimate, adversarial_risk, robust_risk
 from tests.support.arrays import Arrays
 
 N, D = 300, 4
@@ -55,7 +44,7 @@ def label_loss(output: Any, y: Any) -> Any:
     return 1 - np.take_along_axis(output, y[:, None], axis=1)[:, 0]
 
 
-def equal_fields(found: Any, expected: Any) -> bool:
+def same(found: Any, expected: Any) -> bool:
     """Assert that two results are equal, except for the points, which are not stored for batches."""
     for item in fields(expected):
         if item.name not in ("points", "per_point"):
@@ -78,9 +67,9 @@ def test_robust_risk_of_batches_equals_that_of_one_array(samples: int, chunk: in
 
         whole = risk(labelled_loss, x)
         for sizes in ((1,), (7, 20)):
-            assert equal_fields(risk(labelled_loss, batches_of(x, *sizes)), whole)
+            assert same(risk(labelled_loss, batches_of(x, *sizes)), whole)
             pairs = zip(batches_of(x, *sizes), batches_of(y, *sizes), strict=True)
-            assert equal_fields(risk(pointwise_loss(logits, loss=label_loss), pairs), whole)
+            assert same(risk(pointwise_loss(logits, loss=label_loss), pairs), whole)
 
 
 def test_adversarial_risk_of_batches_equals_that_of_one_array() -> None:
@@ -102,8 +91,8 @@ def test_adversarial_risk_of_batches_equals_that_of_one_array() -> None:
                 adversarial_risk(labelled_loss, batches_of(x, *sizes), BALL, attack=attack, **settings),
             ):
                 assert found.points is None
-                assert equal_fields(found, whole)
-        assert equal_fields(
+                assert same(found, whole)
+        assert same(
             adversarial_risk(labelled_loss, batches_of(x, 11), BALL, **settings),
             adversarial_risk(labelled_loss, x, BALL, **settings),
         )
@@ -125,15 +114,13 @@ def test_data_loaders_dask_arrays_and_memory_maps_are_accepted(tmp_path: Any) ->
     whole = robust_risk(labelled_loss, Z, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1))
     np.save(tmp_path / "z.npy", Z)
     mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
-    assert equal_fields(
+    assert same(
         robust_risk(labelled_loss, batches_of(mapped, 32), BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1)),
         whole,
     )
     dask = pytest.importorskip("dask.array", reason="dask: not installed")
     blocks = dask.from_array(Z, chunks=(64, 2))
-    assert equal_fields(
-        robust_risk(labelled_loss, blocks, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1)), whole
-    )
+    assert same(robust_risk(labelled_loss, blocks, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1)), whole)
     torch = pytest.importorskip("torch", reason="torch: not installed")
     weight = torch.asarray(SLOPES).requires_grad_()
 
@@ -185,8 +172,8 @@ def test_estimates_of_parts_merge_to_the_estimate_of_all_data() -> None:
             risk(part, source) for part in batches_of(Z[:102], 34)
         ]  # the draws are the same, because a tile has 34 data points
         whole = risk(Z[:102], rng(3))
-        assert equal_fields(Estimate.merge(parts), whole)
-        assert equal_fields(Estimate.merge([Estimate.merge(parts[:2]), parts[2]]), whole)
+        assert same(Estimate.merge(parts), whole)
+        assert same(Estimate.merge([Estimate.merge(parts[:2]), parts[2]]), whole)
     source = rng(3)
     found = [
         adversarial_risk(labelled_loss, part, BALL, rng=source, **settings) for part in batches_of(Z[:68], 34)

@@ -113,9 +113,7 @@ def test_gap_is_positive_if_no_eta_attains_the_value() -> None:
 
 
 @pytest.mark.parametrize("per_point", [False, True])
-def test_value_increases_with_the_budget_from_the_mean_to_the_maximum(
-    per_point: bool, doubles: Arrays
-) -> None:
+def test_value_grows_with_the_budget_from_mean_to_maximum(per_point: bool, doubles: Arrays) -> None:
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, cressie_read(0)):
         values = [float(risk(doubles, d, r, per_point=per_point).value) for r in (0.0, 0.1, 1.0, 1e4)]
         assert values[0] == pytest.approx(LOSSES.mean(), rel=50 * doubles.eps)

@@ -9,19 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read, indicator
 from phiball.backends import Array, array_namespace, device, rng
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    cressie_read,
-    indicator,
-    worst_case_density,
-    worst_case_sample,
-)
+from phiball.refimpl.risk import worst_case_density, worst_case_sample
 from phiball.refimpl.risk.density import Density
 from tests.support.arrays import Arrays
 from tests.support.risk_distributions import Counted, first
@@ -103,9 +93,8 @@ def test_density_with_a_pole_leaves_an_atom_at_the_maximum(doubles: Arrays) -> N
     assert found[:3] == pytest.approx((2 * (1 - at) / eta) ** -0.5, rel=1e-2)
     # The midpoint sum of u^(-1/2) has an error of abs(zeta(1/2)) = 1.46 times sqrt(eta/(2 N)).
     assert doubles.numpy(out.masses)[0] == pytest.approx(0.5, abs=1.5 * sqrt(eta / (2 * N)))
-    assert (
-        found[2] < found[3] <= (2 / (N * eta)) ** -0.5 * (1 + 1e-3)
-    )  # at most the largest ratio in the sample
+    # At the pole, the density is at most the largest ratio in the sample.
+    assert found[2] < found[3] <= (2 / (N * eta)) ** -0.5 * (1 + 1e-3)
 
 
 def test_tied_losses_share_the_remaining_mass(doubles: Arrays) -> None:
@@ -143,9 +132,8 @@ def test_density_is_the_mean_over_data_points(doubles: Arrays) -> None:
         found = doubles.numpy(out.density)
         jump = np.isin(np.round(grid, 3), [0.0, 0.5, 1.0, 1.5])  # the boundaries of the balls, up to rounding
         assert found[~jump] == pytest.approx(exact(grid)[~jump], rel=1e-4)
-        assert np.trapezoid(found, grid) == pytest.approx(
-            1, abs=0.01
-        )  # the grid locates a jump only up to one cell
+        # The grid locates a jump only up to one cell.
+        assert np.trapezoid(found, grid) == pytest.approx(1, abs=0.01)
         assert doubles.numpy(out.masses).tolist() == [0, 0]
     out = density(doubles, HINGE, eta, grid, loss, (0.5, 1.0))
     masses = doubles.numpy(out.masses)

@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
 
+from phiball import ENTROPIC, QUADRATIC, RTMLMC, SG, Ball, Divergence, Gaussian, RegularizedLoss, Uniform
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    Gaussian,
-    RegularizedLoss,
-    Uniform,
-)
 from phiball.refimpl.sampling import signed_weights
 from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball import SG, Ball, RegularizedLoss, RobustLoss, fgm, pointwise_loss
+from phiball import SG, Ball, RegularizedLoss, RobustLoss, pointwise_loss
 from phiball.refimpl.sampling.pointwise_loss import default_loss
 from tests.support.arrays import Arrays
 from tests.support.training_models import close, cross_entropy, data, gradients, network
@@ -107,29 +107,12 @@ def test_model_and_labels_are_equivalent_to_a_loss_function() -> None:
         assert close([v.detach() for v in values[:2]], [values[2].detach()] * 2)
 
 
-def test_batches_of_a_data_loader_are_accepted() -> None:
-    model, (x, y) = network((5,)), data((5,))
-    objective = RegularizedLoss(Ball(2, 0.5), 0.3)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4)
-    found = [objective(model, *batch, rng=3).detach() for batch in loader]
-    cuts = (slice(0, 4), slice(4, 8), slice(8, 9))
-    expected = [objective(cross_entropy(model, y[cut]), x[cut], rng=3).detach() for cut in cuts]
-    assert close(found, expected)
-
-
 def test_loss_can_be_compiled_without_graph_breaks() -> None:
     model, (x, y) = network((5,)), data((5,))
     loss = pointwise_loss(model, y)
     compiled = torch.compile(loss, backend="eager", fullgraph=True)
     i = torch.tensor([3, 3, 0])
     assert torch.equal(compiled(x[i], i), loss(x[i], i))
-
-
-def test_attack_increases_a_pointwise_loss() -> None:
-    model, (x, y) = network((5,)), data((5,))
-    loss = pointwise_loss(model, y)
-    moved = fgm(loss, x, Ball(2, 0.1))
-    assert torch.all(loss(moved, torch.arange(9)) > loss(x, torch.arange(9)))
 
 
 def test_invalid_models_labels_and_losses_raise() -> None:

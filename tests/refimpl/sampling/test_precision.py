@@ -6,20 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phiball import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform, fgm, pgm, white_noise
 from phiball.backends import input_gradient, rng
-from phiball.refimpl import (
-    ENTROPIC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    Tilted,
-    Uniform,
-    adversarial_risk,
-    fgm,
-    pgm,
-    robust_risk,
-    white_noise,
-)
+from phiball.refimpl.risk import adversarial_risk, robust_risk
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
@@ -49,10 +38,8 @@ def test_losses_risks_and_attacks_in_half_precision_agree_with_float32(dtype: An
         assert value.dtype == torch.float32
         assert float(value) == pytest.approx(float(exact), abs=10 * eps)
         assert objective.points(loss, x, rng=rng(0)).points.dtype == dtype
-    with_gradient = RegularizedLoss(
-        ball, 0.3, ENTROPIC, SG(2), Tilted(gradient=partial(input_gradient, loss))
-    )
-    assert float(with_gradient(loss, x, rng=rng(0))) == pytest.approx(float(exact), abs=10 * eps)
+    given = RegularizedLoss(ball, 0.3, ENTROPIC, SG(2), Tilted(gradient=partial(input_gradient, loss)))
+    assert float(given(loss, x, rng=rng(0))) == pytest.approx(float(exact), abs=10 * eps)
     theta = torch.ones((), dtype=dtype, requires_grad=True)
     chunked = objective.backward(lambda z, i: theta * loss(z, i), x, rng=rng(0), chunk=8)
     assert float(chunked) == pytest.approx(float(exact), abs=10 * eps)

@@ -11,21 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phiball import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Divergence, RegularizedLoss, Tilted, indicator
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    Gaussian,
-    RegularizedLoss,
-    Tilted,
-    indicator,
-    robust_risk,
-)
+from phiball.refimpl.distributions import Ball, Gaussian
+from phiball.refimpl.risk import robust_risk
 from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays
 from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS

@@ -230,9 +230,7 @@ def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
     full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, feature_scale=X.std(axis=0), rng=3)
     assert repr(full).endswith("eta=0.1, divergence=quadratic, feature_scale=<4 numbers>, rng=3)")
     assert repr(refit) == "best_within(0.1)"
-    scorers = [
-        robust_scorer(Ball(2, 0.4), eta=0.5, rng=rng_) for rng_ in (None, None, np.random.default_rng(0))
-    ]
+    scorers = [robust_scorer(Ball(2, 0.4), eta=0.5, rng=r) for r in (None, None, np.random.default_rng(0))]
     values = [[scorer(forest, x, y) for _ in range(2)] for scorer in scorers]
     assert all(first == second for first, second in values)  # the same points on every call
     assert values[0] != values[1]

@@ -6,20 +6,10 @@ from typing import Any
 
 import pytest
 
+from phiball import ENTROPIC, QUADRATIC, RTMLMC, SG, RegularizedLoss, Tilted, Uniform, indicator, worst_case
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    Tilted,
-    Uniform,
-    indicator,
-    robust_risk,
-    worst_case,
-)
+from phiball.refimpl.distributions import Ball
+from phiball.refimpl.risk import robust_risk
 from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS, EVENTS
 from tests.support.training_models import (
     Recorder,
@@ -46,9 +36,7 @@ def objective(
     return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, proposal)
 
 
-def assert_agrees_with_signed_points(
-    regularized: RegularizedLoss, model: Any, y: Any, x: Any, seed: int
-) -> None:
+def assert_agrees_with_points(regularized: RegularizedLoss, model: Any, y: Any, x: Any, seed: int) -> None:
     """Assert that the value and its gradient are sums over the signed points."""
     loss = cross_entropy(model, y)
     value = regularized(loss, x, rng=rng(seed))
@@ -90,7 +78,7 @@ def test_value_and_gradient_for_data_points_of_any_shape(event: tuple[int, ...],
     assert close(found, gradients(model))
     assert close([value.detach()], [expected])
     for distribution in DISTRIBUTIONS:
-        assert_agrees_with_signed_points(objective(SG(2), distribution, proposal=Tilted()), model, y, x, 3)
+        assert_agrees_with_points(objective(SG(2), distribution, proposal=Tilted()), model, y, x, 3)
 
 
 @pytest.mark.parametrize("proposal", [Uniform(), *TILTED], ids=str)
@@ -98,12 +86,10 @@ def test_gradient_is_the_sum_over_the_signed_points(proposal: Any) -> None:
     model, (x, y) = network((5,)), data((5,))
     for estimator in ESTIMATORS:
         for distribution in DISTRIBUTIONS[: 3 if getattr(proposal, "kappa", None) else 4]:
-            assert_agrees_with_signed_points(
-                objective(estimator, distribution, proposal=proposal), model, y, x, 1
-            )
+            assert_agrees_with_points(objective(estimator, distribution, proposal=proposal), model, y, x, 1)
         if isinstance(proposal, Uniform) or proposal.self_normalised:
             for d in (QUADRATIC, indicator(0.3)):
-                assert_agrees_with_signed_points(objective(estimator, None, d, proposal), model, y, x, 2)
+                assert_agrees_with_points(objective(estimator, None, d, proposal), model, y, x, 2)
 
 
 @pytest.mark.parametrize("proposal", [Uniform(), *TILTED[:3]], ids=str)

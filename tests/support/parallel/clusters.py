@@ -73,9 +73,7 @@ def dask_cluster(folder: Path) -> Iterator[str]:
         worker = (*dask, "worker", "--nthreads", "1", *where)
         workers.extend(start(folder, f"worker{k}", *worker) for k in (1, 2))
         logs = [folder / f"worker{k}.log" for k in (1, 2)]
-        wait_until(
-            lambda: all("Registered to" in log.read_text() for log in logs), "the workers did not start"
-        )
+        wait_until(lambda: all("Registered to" in log.read_text() for log in logs), "no workers")
         yield str(json.loads(file.read_text())["address"])
     finally:
         for process in (*workers, scheduler):
