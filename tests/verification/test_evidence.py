@@ -122,7 +122,7 @@ def test_only_claims_without_strategies_may_yield_curves() -> None:
         (nan, 2.0, Verdict.UNDECIDED),
     ],
 )
-def test_verdict_from_statement_and_counterexample(
+def test_verdict_follows_from_statement_and_counterexample(
     violation: float, counterexample: float | None, verdict: Verdict
 ) -> None:
     entry = claim_with_evidence(Evidence(violation, 1.0))

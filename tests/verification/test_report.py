@@ -72,11 +72,8 @@ def test_entries_group_readings_and_are_ranked_by_consequence() -> None:
     by_name = {row.item.name: row for row in rows(FOUND, THIS)}
     row = by_name["Proposition 1"]
     assert (row.worst.head.id, row.worst.status) == ("B1", "missing assumption")
-    assert [entry.head.id for entry in row.asides] == [
-        "B4",
-        "B7-mean",
-        "B6",
-    ]  # B4 is false, but only in the proof
+    # B4 is false, but concerns only the proof.
+    assert [entry.head.id for entry in row.asides] == ["B4", "B7-mean", "B6"]
     assert by_name["Example 2"].worst.status == "holds"
 
 

@@ -148,9 +148,8 @@ def test_evaluations_of_a_training_step_are_counted(monkeypatch: pytest.MonkeyPa
 def test_bias_of_estimators_decreases_with_the_number_of_points() -> None:
     problem = training_quality.linear_problem()
     rows = [training_quality.quality_row(problem, "SG", k, 100, rng(0)) for k in (0, 4)]
-    assert (
-        rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0
-    )  # the estimate is too low, less so with more points
+    # The estimate is too low, less so with more points.
+    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0
     assert [row["cost"] for row in rows] == [1, 16]
     multilevel = training_quality.quality_row(problem, "RT-MLMC random", 4, 200, rng(0))
     assert abs(multilevel["bias"] - rows[1]["bias"]) < 5 * multilevel["±"]

@@ -284,7 +284,7 @@ def test_training_mode_of_every_module_is_restored() -> None:
 
 
 def test_nearly_equal_radii_and_etas_are_distinguished(tmp_path: Path) -> None:
-    """The numbers agree to eleven digits, in the report, its files and the cache."""
+    """Numbers that agree to eleven digits stay distinct in the report, its files and the cache."""
     x = np.linspace(-1.0, 1.0, 8)[:, None]
     radii, etas, calls = [0.3, 0.3 + 1e-12], (1.0, 1.0 + 1e-12), []
 

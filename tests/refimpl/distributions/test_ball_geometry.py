@@ -95,7 +95,7 @@ def test_norms_agree_with_closed_forms_without_overflow() -> None:
     assert float(Ball(3, 1.0).dual_norm(np.array([1e-250, 0.0]))) == pytest.approx(1e-250, rel=1e-15)
 
 
-def test_variance_matches_beta_moments(arrays: Arrays) -> None:
+def test_variance_agrees_with_beta_moments(arrays: Arrays) -> None:
     """One coordinate has density (1 - |t|^p)^((d-1)/p), whose moments are beta functions."""
     for norm, d in product((*ANY_NORM, LARGE_NORM), (1, 2, 3, 50)):
         g, power = points(2, 2, d), (d - 1) / norm

@@ -109,7 +109,7 @@ def test_log_weights_agree_with_forty_digits(arrays: Arrays, norm: float, d: int
             whole = log_mgf([radius * mp.mpf(v) for v in s], norm)
             for b, got in zip(points, found, strict=True):
                 expected = whole - mp.fsum(mp.mpf(p) * mp.mpf(q) for p, q in zip(s, b, strict=True))
-                # log E exp has a relative error of 1e-12; sums are rounded to float64, got to its dtype.
+                # log E exp has relative error 1e-12; sums are rounded to float64, the result to its dtype.
                 slack = 1e-12 * float(whole) + 2.3e-16 * (d + 2) * float(np.abs(s * b).sum())
                 assert abs(float(got - expected)) <= slack + arrays.eps * abs(float(expected))
 
@@ -178,9 +178,8 @@ def test_strong_tilt_has_its_limit_distribution(doubles: Arrays) -> None:
         x, log_w = Ball(1, 1.0).sample_tilted(0 * s, s, 2000, rng=rng(24))
         assert_finite(doubles, x, log_w)
         b = doubles.numpy(x)
-        assert (
-            np.abs(np.abs(b).sum(axis=-1) - 1).max() <= 1e-4
-        )  # max s.b - s.b is below 30 with overwhelming probability
+        # max s.b - s.b is below 30 with overwhelming probability.
+        assert np.abs(np.abs(b).sum(axis=-1) - 1).max() <= 1e-4
         assert np.all(b[0, :, :2] * [1, -1] >= 0)
         assert np.all(b[1] * [1, 1, -1] >= 0)
         for k in range(2):
@@ -208,7 +207,7 @@ def test_huge_tilt_gives_the_maximizer(arrays: Arrays, norm: float) -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_tilt_with_entries_of_very_different_size(arrays: Arrays, norm: float) -> None:
+def test_small_entries_of_a_tilt_have_an_effect_beside_huge_ones(arrays: Arrays, norm: float) -> None:
     """Half of the entries are zero, or one huge entry is among small ones that still have an effect."""
     for size in (1e6, 1e30):
         s, n = arrays.asarray(size * np.array([[1.0, -1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]])), 500

@@ -84,7 +84,7 @@ SHARED_ERRORS: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
 
 
 @pytest.mark.parametrize(("argument", "error"), SHARED_ERRORS)
-def test_arguments_shared_by_all_functions(argument: str, error: type[Exception]) -> None:
+def test_invalid_arguments_raise_in_all_functions(argument: str, error: type[Exception]) -> None:
     for value, message in SHARED_ERRORS[argument, error]:
         for call in calls_with(**{argument: value}):
             with pytest.raises(error, match=re.escape(f"{argument} {message}")):
@@ -102,7 +102,7 @@ INVALID_WEIGHTS = [
 ]
 
 
-def test_arguments_of_single_functions() -> None:
+def test_invalid_arguments_of_one_function_raise() -> None:
     def solve_float32(eta: Any = 1.0, p: Any = None) -> Any:
         return lambda: worst_case(FLOAT32_LOSSES, eta, ENTROPIC, p=p)
 

@@ -62,7 +62,7 @@ def fields(d: Divergence) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("backend_name", ["torch", "numba", "numpy"])
 def test_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
-    """By Danskin's theorem; all fields except the gap carry gradients, and these change no value."""
+    """By Danskin's theorem; all fields except the gap carry gradients."""
     rows = [[0.11, -0.42, 0.9], [1e8 + 0.11, 1e8, 1e8 - 0.3], [1.0, 1.0, 0.0]]
     with backend(backend_name):
         for d, dtype in product((*select(usual=True), anonymous(ENTROPIC)), (torch.float64, torch.float32)):
@@ -108,7 +108,7 @@ def test_first_and_second_derivatives_pass_gradcheck(d: Divergence) -> None:
         assert torch.autograd.gradgradcheck(fields(d), arguments, fast_mode=True)
 
 
-def test_gradcheck_with_eta_and_p_shared_by_all_rows() -> None:
+def test_derivatives_in_eta_and_p_shared_by_all_rows_pass_gradcheck() -> None:
     arguments = (tensor(F, True), tensor(0.7, True), tensor(P[0], True))
     assert torch.autograd.gradcheck(fields(QUADRATIC), arguments)
     assert torch.autograd.gradgradcheck(fields(ENTROPIC), arguments)

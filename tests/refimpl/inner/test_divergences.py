@@ -17,10 +17,8 @@ from phiball.verification.oracles import definitions
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 
-EVERY, SMOOTH = (
-    select(limit=False),
-    select(limit=False, smooth=True),
-)  # parameters near a limit: see the end of this file
+# Parameters near a limit are tested at the end of this file.
+EVERY, SMOOTH = select(limit=False), select(limit=False, smooth=True)
 
 
 def exact(function: Callable[..., Any], d: Divergence) -> Callable[[Any], Any]:

@@ -79,7 +79,7 @@ def test_quantile_is_exact_if_masses_are_below_the_rounding_of_their_sum() -> No
         assert not failed_checks(f[None], 1.0, indicator(alpha), p, out), backend_name
 
 
-def test_largest_loss_with_tiny_probability(arrays: Arrays) -> None:
+def test_error_is_within_gap_and_rounding_if_the_largest_loss_has_tiny_probability(arrays: Arrays) -> None:
     """The largest loss has a probability near machine epsilon, which matters because eta is small."""
     f = arrays.asarray([[146.637, 100.0, 50.0, 0.0], [1.0, 0.5, 0.25, 0.0]])
     for t in (1e-3, 1e-8, 1e-16, 1e-30):

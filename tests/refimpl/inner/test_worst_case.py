@@ -18,8 +18,8 @@ from tests.support.divergences import QUARTIC_BY_FUNCTIONS as QUARTIC
 
 
 @pytest.mark.parametrize(("d", "c"), [(ABSOLUTE, 2.0), (HINGE, 1.0)], ids=name_of)
-def test_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
-    """Mass where f <= max f - c eta moves to the maximum, shared by tied maxima in proportion to p."""
+def test_mass_of_small_losses_moves_to_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
+    """Losses up to max f - c eta lose their mass; tied maxima share it in proportion to p."""
     f, p = [1.0, 0.875, 1.0, 0.25, -2.0, 0.75], [0.1, 0.2, 0.3, 0.1, 0.1, 0.2]
     low = [3, 4] if d is ABSOLUTE else [3, 4, 5]
     gamma = list(p)
@@ -82,7 +82,7 @@ def test_points_of_probability_zero_are_ignored(arrays: Arrays) -> None:
         assert abs(float(solution.gap)) <= 64 * arrays.eps, d.name
 
 
-def test_p_and_eta_broadcast(arrays: Arrays) -> None:
+def test_p_and_eta_are_broadcast(arrays: Arrays) -> None:
     f, eta, _ = problem(arrays)
     random = np.random.default_rng(2)
     for shape in ((6,), (1, 6), (4, 6), (1, 4, 6), (3, 1, 6), (3, 4, 6)):

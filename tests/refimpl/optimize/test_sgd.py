@@ -203,7 +203,7 @@ def test_bounds_of_a_box_may_be_infinite_or_arrays(doubles: Arrays) -> None:
     assert onto_box(low, inf)(single).dtype == single.dtype
 
 
-def test_projection_onto_balls_around_a_centre_of_rows_or_matrices(doubles: Arrays) -> None:
+def test_rows_or_matrices_are_projected_onto_balls_around_a_centre(doubles: Arrays) -> None:
     x, centre = doubles.asarray(np.full((2, 2, 2), 3.0)), doubles.asarray(np.ones((2, 2)))
     # |x - 1| is 4 for matrices (Frobenius norm) and 2 sqrt 2 for their rows.
     for event_ndim, exact in ((2, 1.5), (1, 1 + 0.5**0.5)):
@@ -211,7 +211,7 @@ def test_projection_onto_balls_around_a_centre_of_rows_or_matrices(doubles: Arra
         np.testing.assert_allclose(found, np.full((2, 2, 2), exact), atol=4 * doubles.eps)
 
 
-def test_gradient_mapping_in_a_box(doubles: Arrays) -> None:
+def test_gradient_mapping_in_a_box_agrees_with_values_computed_by_hand(doubles: Arrays) -> None:
     """Components that point out of the box vanish; without a projection, the mapping is the gradient."""
     theta = np.array([0.0, 0.0, 1.0, 1.0, 0.5, 0.875])
     g = np.array([1.0, -1.0, 1.0, -1.0, 0.25, -0.5])

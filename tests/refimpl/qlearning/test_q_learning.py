@@ -238,7 +238,7 @@ def test_update_agrees_with_values_computed_by_hand(maximum: Maximum, arrays: Ar
     assert found[2, 1] == pytest.approx(0.75 * 0.25 + 0.25 * (3.0 + 0.9 * 1.0), abs=16 * arrays.eps)
 
 
-def test_update_with_the_neighbourhood_of_a_continuous_state() -> None:
+def test_update_uses_the_neighbourhood_of_a_continuous_state() -> None:
     # Cells 0 and 1 have probabilities 3/4 and 1/4.
     near = Grid((0.0,), (3.0,), (3,)).neighbourhood_at(np.array([[0.9]]), 0.2)
     found = update(Q=np.array([[0.0], [1.0], [-5.0]]), s=2, step_size=1.0, eta=2.0, distribution=near)

@@ -168,9 +168,8 @@ def test_estimates_of_parts_merge_to_the_estimate_of_all_data() -> None:
             return robust_risk(lambda x, i: x[:, 0] ** 2, z, BALL, 0.2, rng=source, chunk=chunk, **settings)
 
         source = rng(3)
-        parts = [
-            risk(part, source) for part in batches_of(Z[:102], 34)
-        ]  # the draws are the same, because a tile has 34 data points
+        # The draws are the same, because a tile has 34 data points.
+        parts = [risk(part, source) for part in batches_of(Z[:102], 34)]
         whole = risk(Z[:102], rng(3))
         assert same(Estimate.merge(parts), whole)
         assert same(Estimate.merge([Estimate.merge(parts[:2]), parts[2]]), whole)

@@ -58,7 +58,7 @@ def test_entropic_signed_weights_are_differences_of_softmax(arrays: Arrays) -> N
     assert value.dtype == weights.dtype == arrays.dtype
 
 
-def test_level_probabilities_and_expected_evaluations() -> None:
+def test_level_probabilities_are_geometric_and_give_the_evaluations() -> None:
     for level in range(11):
         estimator = RTMLMC(level)
         p = estimator.probabilities

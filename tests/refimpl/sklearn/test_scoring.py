@@ -61,7 +61,7 @@ def test_score_of_linear_classifiers_is_the_exact_worst_case_accuracy(norm: floa
     assert np.mean(noisy) >= score
 
 
-def test_scores_of_regressors_trees_and_regularized_risks() -> None:
+def test_scores_of_regressors_agree_with_closed_forms_and_trees_are_sampled() -> None:
     """As eta grows, the risk decreases to the mean loss over the ball."""
     x, y = X[:, :3], X[:, 3]
     line = LinearRegression().fit(x, y)

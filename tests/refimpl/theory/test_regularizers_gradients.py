@@ -31,7 +31,7 @@ def assert_gradient_is_correct(function: Any, g: Any) -> None:
 
 
 @on_each(usual=True)
-def test_surrogate_gradient_on_an_l2_ball(d: Divergence) -> None:
+def test_surrogate_gradient_agrees_with_finite_differences(d: Divergence) -> None:
     for eta in (0.15, 3.0):
         g = tensor([[[1.0, -0.5], [0.3, 2.0]]])
         assert_gradient_is_correct(lambda g, eta=eta: surrogate(g, Ball(2, 0.4), eta, d), g)
@@ -46,7 +46,7 @@ def test_surrogate_gradient_on_an_l2_ball(d: Divergence) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
-def test_gradients_of_r1_r2_r3(norm: float) -> None:
+def test_gradients_of_r1_r2_r3_agree_with_finite_differences(norm: float) -> None:
     g, ball = tensor([[1.0, -0.5, 0.2], [0.1, 0.3, -0.2]]), Ball(norm, 0.4)
     assert_gradient_is_correct(lambda g: r1(g, ball, 2.0, ENTROPIC), g)
     assert_gradient_is_correct(lambda g: r1(g, ball, 0.5, QUADRATIC), g)
@@ -54,7 +54,7 @@ def test_gradients_of_r1_r2_r3(norm: float) -> None:
     assert_gradient_is_correct(lambda g: r3(g, ball, 0.7, cressie_read(0)), g)
 
 
-def test_gradients_of_the_estimate_and_of_scalar_points() -> None:
+def test_gradients_of_estimates_and_scalar_points_agree_with_finite_differences() -> None:
     g = tensor([[1.0, -0.5], [0.3, 2.0]])
     for d in (QUADRATIC, HINGE):
         assert_gradient_is_correct(
