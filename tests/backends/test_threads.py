@@ -120,7 +120,7 @@ def test_caller_works_alone_if_no_thread_can_be_started(monkeypatch: pytest.Monk
 
 
 def _raise_at(line: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that raises KeyboardInterrupt at the given number of executed lines of `threads.py`."""
+    """A trace function that raises KeyboardInterrupt at the given count of lines run in `threads.py`."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

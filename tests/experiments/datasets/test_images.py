@@ -61,49 +61,37 @@ def test_folder_argument_takes_precedence_over_the_environment_variable(
     np.testing.assert_array_equal(load("mnist", "~/other").train_x, contents(2)[TRAIN_X])
 
 
-def change_content(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+def edited(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
     """Return a function that changes the content of a gzipped file."""
     return lambda path: path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
 
 
 def zeros(*shape: int) -> Callable[[Path], object]:
-    return change_content(lambda _: to_idx(np.zeros(shape)))
+    return edited(lambda _: to_idx(np.zeros(shape)))
 
 
 IDX = "is not a file of bytes in the IDX format"
 HTML = b"<!DOCTYPE html><html><body>404</body></html>"
-DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+DEFECTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "gzip cut": (TRAIN_X, lambda p: p.write_bytes(p.read_bytes()[:-20]), rf"{IDX} \(damaged gzip: "),
     "a page": (TRAIN_Y, lambda p: p.write_bytes(HTML), rf"{IDX} \(it begins with b'<!DOCTYPE html><'\)"),
-    "a byte less": (
-        TEST_Y,
-        change_content(lambda data: data[:-1]),
-        rf"{IDX} \(it does not have 8 and 4 bytes\)",
-    ),
-    "a byte more": (
-        TEST_Y,
-        change_content(lambda data: data + b"\0"),
-        rf"{IDX} \(it does not have 8 and 4 bytes\)",
-    ),
+    "a byte less": (TEST_Y, edited(lambda data: data[:-1]), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
+    "a byte more": (TEST_Y, edited(lambda data: data + b"\0"), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
     "sizes beyond memory": (
         TEST_X,
-        change_content(lambda data: data[:4] + b"\xff" * 12 + data[16:]),
+        edited(lambda data: data[:4] + b"\xff" * 12 + data[16:]),
         rf"{IDX} \(it announces 4294967295 x 4294967295 x 4294967295 bytes, more than 268435456\)",
     ),
     "labels for images": (TRAIN_X, zeros(9), rf"{IDX} \(its number of axes is 1\)"),
     "small images": (TRAIN_X, zeros(9, 28, 27), "has images of 28 x 27; expected 28 x 28"),
     "too few images": (TRAIN_X, zeros(8, 28, 28), f"has 8 images, .*{TRAIN_Y} has 9 labels"),
-    "a label of 10": (
-        TEST_Y,
-        change_content(lambda data: data[:-1] + b"\n"),
-        "has the label 10; expected 0 to 9",
-    ),
+    "a label of 10": (TEST_Y, edited(lambda data: data[:-1] + b"\n"), "has the label 10; expected 0 to 9"),
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", DEFECTS)
 def test_damaged_files_are_rejected(folder: Path, name: str) -> None:
-    file, damage, message = DAMAGES[name]
+    file, damage, message = DEFECTS[name]
     load("mnist", folder)
     damage(folder / "mnist" / file)
     with pytest.raises(ValueError, match=message) as caught:
