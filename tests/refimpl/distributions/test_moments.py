@@ -24,7 +24,7 @@ def relative_error(got: Any, exact: Any) -> float:
 
 @pytest.mark.parametrize("d", [1, 2, 3, 7, 79, 80, 81, 784, 10**5])
 def test_log_mgf_of_euclidean_balls_agrees_with_its_series(d: int) -> None:
-    """E exp(s.b) = 0F1(d/2 + 1; t^2/4), summed term by term in 40 digits, or by Bessel's function."""
+    """The series of 0F1(d/2 + 1; t^2/4) is summed in 40 digits; for t > 2000, Bessel's function is used."""
     direction = np.random.default_rng(0).normal(size=d)
     nu = mp.mpf(d) / 2
     for t in SMALL_TO_HUGE if d < 10**5 else SMALL_TO_HUGE[:-1]:
@@ -67,7 +67,7 @@ def test_log_mgf_of_cross_polytopes_agrees_with_mpmath(d: int) -> None:
 
 
 def test_log_mgf_of_cross_polytopes_agrees_with_partial_fractions_at_huge_arguments() -> None:
-    """The terms of the partial fractions cancel, hence 80 digits."""
+    """The terms of the partial fractions cancel, so 80 digits are used."""
     for d, scale in product((1, 2, 3, 8), (1e3, 1e5, 1e8)):
         s = scale * (1 - 1e-3 * np.random.default_rng(d).random(d))
         with mp.workdps(80):

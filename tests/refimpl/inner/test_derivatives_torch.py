@@ -62,7 +62,7 @@ def fields(d: Divergence) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("backend_name", ["torch", "numba", "numpy"])
 def test_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
-    """By Danskin's theorem; all fields except the gap carry gradients."""
+    """This is Danskin's theorem; all fields except the gap carry gradients."""
     rows = [[0.11, -0.42, 0.9], [1e8 + 0.11, 1e8, 1e8 - 0.3], [1.0, 1.0, 0.0]]
     with backend(backend_name):
         for d, dtype in product((*select(usual=True), anonymous(ENTROPIC)), (torch.float64, torch.float32)):

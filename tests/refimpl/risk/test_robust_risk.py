@@ -268,7 +268,7 @@ def test_tilted_risk_of_linear_losses_is_exact(distribution: Any, doubles: Array
 
 
 def test_self_normalised_weights_set_the_lower_bound_flag() -> None:
-    """They overestimate the entropic risk of x_1 in 784 dimensions by more than a fifth."""
+    """Such weights overestimate the entropic risk of x_1 in 784 dimensions by more than a fifth."""
     slope, ball, z = np.eye(784)[0], Ball(2, 1.0), np.zeros((1, 784))
 
     def risk(**how: Any) -> Any:

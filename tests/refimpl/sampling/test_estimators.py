@@ -47,7 +47,7 @@ def test_signed_weights_agree_with_exact_solutions(d: Divergence) -> None:
 
 
 def test_entropic_signed_weights_are_differences_of_softmax(arrays: Arrays) -> None:
-    """The paper's equation (expression:G) for the entropic divergence."""
+    """This is the paper's equation (expression:G)."""
     f = np.random.default_rng(0).normal(size=(5, 8)) * 3
     value, weights = signed_weights(arrays.asarray(f), 0.7, ENTROPIC, telescoping=True)
     halves = f.reshape(5, 2, 4) / 0.7

@@ -94,8 +94,7 @@ def test_radius_zero_agrees_with_scikit_learn_and_positive_radius_shrinks(
             np.testing.assert_allclose(np.ravel(near.coef_), np.ravel(reference.coef_), atol=atol)
 
 
-def test_data_frames_pipelines_searches_and_pickling_are_supported() -> None:
-    """Sparse data raise."""
+def test_data_frames_pipelines_searches_and_pickles_work_but_sparse_data_raise() -> None:
     frame = pd.DataFrame(X2[:150, :3], columns=["a", "b", "c"])
     y = np.where(Y2[:150] == 1, "benign", "malignant")
     model = RobustLogisticRegression(radius=0.2).fit(frame, y)
