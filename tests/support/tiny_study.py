@@ -1,4 +1,4 @@
-"""A study with few tasks of any duration, for tests of resumable runs."""
+"""A study with few short tasks."""
 
 from __future__ import annotations
 

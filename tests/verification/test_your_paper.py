@@ -1,6 +1,4 @@
-"""Claims on another paper: the example of YOUR_PAPER.md runs, and its report does not mention ours."""
-
-from __future__ import annotations
+"""The example of YOUR_PAPER.md, with claims on another paper, runs."""
 
 import json
 import re
@@ -34,7 +32,7 @@ def verify(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_example_of_the_page_runs(folder: Path) -> None:
+def test_example_of_the_page_runs_and_its_report_mentions_only_its_paper(folder: Path) -> None:
     done = verify(folder, "--mutants", "--record", "--n-jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Mutants: 3 of 3 are rejected" in done.stdout
