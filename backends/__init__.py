@@ -1,9 +1,9 @@
-"""Array backends: their selection, random numbers and compiled kernels.
+"""Array backends: selection, random numbers and compiled kernels.
 
-Set the environment variable PHIBALL_BACKEND to numpy, numba (the default), torch or cupy, call `set_backend`,
-or select a backend for a block with `with backend(name)`. Results are arrays of the library of the arguments;
-the backend determines where new arrays are created and which compiled kernels run. The other names are array
-operations that the Array API standard lacks, for developers.
+Select a backend with the environment variable PHIBALL_BACKEND (numpy, numba, torch or cupy; numba by
+default), with `set_backend`, or for a block with `with backend(name)`. Results are arrays of the arguments'
+library; the backend determines where new arrays are created and which compiled kernels run. The other names,
+for developers, are array operations that the Array API standard lacks.
 """
 
 from phiball.backends.arrays import (
@@ -36,15 +36,7 @@ from phiball.backends.autograd import (
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, as_rng, rng
-from phiball.backends.selection import (
-    BACKENDS,
-    Backend,
-    active,
-    backend,
-    kernel,
-    kernel_memory,
-    set_backend,
-)
+from phiball.backends.selection import BACKENDS, Backend, active, backend, kernel, kernel_memory, set_backend
 
 __all__ = [
     "BACKENDS",

@@ -12,9 +12,7 @@ import array_api_compat
 import numpy as np
 
 Array: TypeAlias = Any
-"""An array of any supported library: NumPy, torch, JAX, CuPy or array-api-strict.
-
-The Array API standard defines no array type for annotations.
+"""An array of any supported library: NumPy, torch, JAX, CuPy or array-api-strict. Equal to `typing.Any`.
 
 >>> def double(x: Array) -> Array:
 ...     return 2 * x
@@ -39,19 +37,16 @@ __all__ = [
 
 
 def array_namespace(*arrays: Array) -> Any:
-    """The Array API namespace of arrays.
+    """The module with the Array API functions for `arrays`: NumPy, or a module of array-api-compat.
 
-    Arguments:
-    - `arrays`: one or more arrays, all of one library; otherwise TypeError is raised.
-
-    Returns a module with the functions of the Array API standard: NumPy, or one of array-api-compat.
+    Raises TypeError unless all arrays are of one library.
 
     >>> import numpy as np
     >>> xp = array_namespace(np.zeros(3))
     >>> float(xp.sum(xp.ones(3)))
     3.0
     """
-    # Fast path for the common cases.
+    # Fast path: array-api-compat is slow, and most calls are for NumPy arrays or plain torch tensors.
     known = _NAMESPACES.get(type(arrays[0])) if arrays else None
     if known is not None and (len(arrays) == 1 or len(set(map(type, arrays))) == 1):
         return known
@@ -67,12 +62,11 @@ def array_namespace(*arrays: Array) -> Any:
 
     if type(arrays[0]) is getattr(loaded_torch(), "Tensor", None):
         _NAMESPACES[type(arrays[0])] = namespace
-    return (
-        np if namespace.__name__ == "array_api_compat.numpy" else namespace
-    )  # arrays together with Python numbers
+    # NumPy arrays mixed with Python numbers reach this line: return the same module as for arrays alone.
+    return np if namespace.__name__ == "array_api_compat.numpy" else namespace
 
 
-_NAMESPACES: dict[type, Any] = {np.ndarray: np}
+_NAMESPACES: dict[type, Any] = {np.ndarray: np}  # the namespaces of array types seen before
 
 
 def is_array_api_obj(x: object) -> bool:
@@ -84,12 +78,12 @@ def is_array_api_obj(x: object) -> bool:
     """
     try:
         return type(x) is np.ndarray or is_torch(x) or bool(array_api_compat.is_array_api_obj(x))
-    except AttributeError:  # another thread is importing torch, which array-api-compat looks up
+    except AttributeError:  # array-api-compat uses torch while another thread is still importing it
         return hasattr(x, "__array_namespace__")
 
 
 def device(x: Array) -> Any:
-    """The device of the array `x`, as its library names it; None inside jax.jit.
+    """The device of the array `x`, in the type that its library uses for devices; None inside jax.jit.
 
     >>> import numpy as np
     >>> device(np.zeros(3))
@@ -141,7 +135,7 @@ def is_abstract(x: Array) -> bool:
 
 
 def loaded_torch() -> Any:
-    """torch, or None unless its import has finished; before that there are no tensors."""
+    """The module torch if it is imported completely, otherwise None: no tensor can exist yet."""
     return _loaded("torch")
 
 
@@ -163,7 +157,7 @@ JAX = _JaxNamespace()
 
 
 def is_recording() -> bool:
-    """Whether torch.compile, torch.export or make_fx records a graph. Call it only if torch is imported."""
+    """Whether torch.compile, torch.export or make_fx is recording a graph; torch must be imported."""
     torch = loaded_torch()
     if torch.compiler.is_compiling():
         return True
@@ -253,7 +247,7 @@ def iterate(step: Callable[..., tuple[Any, Array]], state: tuple[Any, ...], max_
 
 
 def ignore_float_warnings() -> AbstractContextManager[Any]:
-    """A context that silences NumPy's warnings about overflow and division by zero.
+    """A context that silences NumPy's warnings about overflow, division by zero and NaN.
 
     >>> import numpy as np
     >>> with ignore_float_warnings():

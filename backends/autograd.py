@@ -1,4 +1,4 @@
-"""Automatic differentiation: gradients of losses in their points, and derivatives of solvers."""
+"""Automatic differentiation: gradients of losses with respect to input points, and of solvers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ from phiball.backends.arrays import (
 def input_gradient(
     loss: Callable[[Array, Array], Array], x: Array, i: Array, *, create_graph: bool = False
 ) -> Array:
-    """Compute the gradient of each loss(x, i) in its own x, with torch or JAX.
+    """Compute the gradient of each loss with respect to its point, with torch or JAX.
 
     Arguments:
-    - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), each of which depends on its own x
-      alone. Batch normalisation in training mode mixes the points: the result is the gradient of the sum.
+    - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), where loss j depends on x[j]
+      alone. (Batch normalisation in training mode mixes the points: the result is the gradient of the sum.)
     - `x` (k, ...): a floating-point tensor, which is not modified.
-    - `i` (k,): the index of the data point that each x comes from, passed on to `loss`.
-    - `create_graph`: True keeps the graph, so that a function of the gradients can be trained.
+    - `i` (k,): the index of the data point that each x[j] was sampled around, passed on to `loss`.
+    - `create_graph`: whether the gradients can be differentiated again.
 
-    Returns a tensor of the shape of `x`, after one forward and one backward pass. The .grad of a model's
-    parameters and its mode do not change. Gradients are computed under torch.no_grad() and
-    torch.inference_mode() too.
+    Returns a tensor of the shape of `x`, after one forward and one backward pass, also under torch.no_grad()
+    and torch.inference_mode(). The .grad of a model's parameters does not change.
 
-    Raises ValueError if the loss does not depend on x: with zeros, an attack would make any model look
-    robust. Raises TypeError for an array of a library without automatic differentiation.
+    Raises ValueError if the losses do not depend on x: with a gradient of zero, an attack would not move, and
+    any model would look robust. Raises TypeError unless x is a torch tensor.
 
     >>> import torch
     >>> from phiball.backends import input_gradient
@@ -71,7 +70,7 @@ def losses_and_gradient(
         return losses, pullback(array_namespace(losses).ones_like(losses))[0]
     torch: Any = import_module("torch")
     with torch.inference_mode(False), torch.enable_grad():
-        # A graph that is kept includes the operations that made x.
+        # With create_graph, the result stays connected to the operations that computed x.
         point = x if create_graph and x.requires_grad else _leaf(x)
         losses = loss(point, i)
         _check_losses(losses, x)
@@ -99,7 +98,7 @@ def _check_losses(losses: Any, x: Array) -> None:
 
 
 def _leaf(x: Array) -> Array:
-    """A leaf on the memory of x that requires a gradient; a copy if x is an inference tensor."""
+    """A leaf tensor with the values of x that requires a gradient; it shares memory with x if it can."""
     return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
 
 
@@ -116,8 +115,9 @@ def differentiates(x: Array) -> bool:
 def tracks_derivatives(*values: Any) -> bool:
     """Whether a result computed from `values` must carry derivatives, or is traced by a compiler.
 
-    True if a torch tensor among them requires a gradient or has a forward-mode tangent, for any torch tensor
-    inside torch.func, torch.compile or make_fx, and for a tracer of JAX. Raises NotImplementedError inside
+    True if one of the values is a torch tensor that requires a gradient or has a forward-mode tangent. Inside
+    torch.func, torch.compile and make_fx, true for every torch tensor; inside jax.jit and the other
+    transformations of JAX, for every array that they trace. Raises NotImplementedError inside
     torch.jit.trace, which would record the result as a constant.
 
     >>> import torch
@@ -144,7 +144,7 @@ def tracks_derivatives(*values: Any) -> bool:
 
 
 def is_traced(x: Any) -> bool:
-    """Whether `x` has no concrete values: inside torch.func, torch.compile, or a transformation of JAX.
+    """Whether the values of `x` cannot be read, as inside torch.func, torch.compile or jax.jit.
 
     >>> import torch
     >>> is_traced(torch.ones(2)), torch.func.vmap(lambda x: x + is_traced(x))(torch.zeros(2)).tolist()
@@ -162,16 +162,15 @@ def is_traced(x: Any) -> bool:
 def differentiable_solve(
     kind: Any, parameters: tuple[Any, ...], losses: Array, eta: float | Array, p: Array | None
 ) -> tuple[Array, ...]:
-    """Solve a problem outside the graph of torch or JAX, with derivatives given by a rule.
+    """Solve an inner problem by any code, with derivatives given by a rule.
 
     Arguments:
-    - `kind`, `parameters`: kind(*parameters) is the rule, with the methods `validate`, `solve`, `jvp` and
-      `vjp` of `phiball.backends.implicit_differentiation.Rule`.
-    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: tensors of torch, or arrays of JAX,
-      that broadcast.
+    - `kind`, `parameters`: kind(*parameters) is the rule, an object with the methods of
+      `phiball.backends.implicit_differentiation.Rule`.
+    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: arrays of torch or JAX that broadcast.
 
-    Returns the result of the rule's `solve`. All entries but the fourth, the gap, carry derivatives, in all
-    modes of torch (backward, forward, torch.func, torch.compile) and all transformations of JAX.
+    Returns the tuple (value, mu, weights, gap, ...) of the rule's `solve`. All entries except the gap carry
+    derivatives, in all modes of torch (backward, forward, torch.func, torch.compile) and of JAX.
 
     >>> import torch
     >>> class Mean:  # the value is the mean; mu, weights and gap are not used
@@ -179,8 +178,8 @@ def differentiable_solve(
     ...         pass
     ...     def solve(self, f, eta, p):
     ...         return f.mean(-1), f.new_zeros(f.shape[:-1]), torch.zeros_like(f), f.new_zeros(f.shape[:-1])
-    ...     def vjp(self, inputs, outputs, factors, wanted):
-    ...         return (factors[0][..., None] / inputs[0].shape[-1]).expand(inputs[0].shape), None, None
+    ...     def vjp(self, inputs, outputs, cotangents, wanted):
+    ...         return (cotangents[0][..., None] / inputs[0].shape[-1]).expand(inputs[0].shape), None, None
     >>> f = torch.ones(4, requires_grad=True)
     >>> differentiable_solve(Mean, (), f, 1.0, None)[0].backward()
     >>> f.grad.tolist()
@@ -196,7 +195,7 @@ def differentiable_solve(
 
 
 def weighted_sum(weights: Array, losses: Array) -> Array:
-    """sum_i weights_i losses_i of two flat arrays, as one operation in torch.
+    """sum_i weights_i losses_i for two arrays of shape (m,), as one operation in torch.
 
     >>> import numpy as np
     >>> float(weighted_sum(np.array([0.5, 2.0]), np.array([1.0, 3.0])))
@@ -208,9 +207,9 @@ def weighted_sum(weights: Array, losses: Array) -> Array:
 
 
 def backward(scalar: Array) -> None:
-    """Add the gradient of a torch scalar to the .grad of the parameters that it depends on.
+    """Call `scalar.backward()`.
 
-    Raises TypeError for an array of another library, ValueError if nothing requires a gradient.
+    Raises TypeError unless it is a torch tensor, and ValueError if it does not require a gradient.
 
     >>> import torch
     >>> theta = torch.tensor(3.0, requires_grad=True)

@@ -16,15 +16,15 @@ from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 
-_UNPACKED = 1 << 30  # unpacked bytes allowed for an .npz file of any size
+_MIN_SIZE_LIMIT = 1 << 30  # bytes to which even the smallest .npz file may unpack
 
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[BinaryIO]:
-    """Open a stream whose content replaces `file` at the end of the block, atomically.
+    """Open a stream whose content atomically replaces `file` at the end of the block.
 
-    A kill or an error inside the block leaves the file unchanged. A symbolic link is preserved. A pipe or
-    device is written to directly.
+    If the process is killed or the block raises an error, the file is unchanged. If `file` is a symbolic
+    link, its target is replaced. A pipe or device is written to directly.
     """
     if file.exists() and not file.is_file():
         with file.open("wb") as stream:
@@ -65,8 +65,8 @@ def lock(stream: IO[Any]) -> bool:
 
 @contextmanager
 def open_regular(file: Path) -> Iterator[BinaryIO]:
-    """Open a regular file to read bytes; ValueError for a pipe, a device or a folder."""
-    # Without O_NONBLOCK, opening a pipe waits for a writer.
+    """Open a regular file to read bytes; raise ValueError for a pipe, a device or a folder."""
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -76,7 +76,7 @@ def open_regular(file: Path) -> Iterator[BinaryIO]:
 
 
 def read_json(file: Path) -> Any:
-    """Return the content of a JSON file; ValueError with the reason if it cannot be read."""
+    """Return the content of a JSON file; raise ValueError if it is damaged."""
     with open_regular(file) as stream:
         content = stream.read()
     try:
@@ -88,15 +88,16 @@ def read_json(file: Path) -> Any:
 
 
 def read_arrays(file: Path) -> dict[str, Any]:
-    """Return the arrays of an .npz file; ValueError with the reason if it cannot be read.
+    """Return the arrays of an .npz file by name; raise ValueError if it is damaged.
 
-    No pickle is loaded, and a small file that unpacks to a huge size is rejected.
+    Pickled objects are not loaded. A file that would unpack to over 200 times its size, and over 1 GiB, is
+    rejected.
     """
     with open_regular(file) as stream:
         try:
             with ZipFile(stream) as archive:
                 size = sum(member.file_size for member in archive.infolist())
-            if size > max(_UNPACKED, 200 * os.fstat(stream.fileno()).st_size):
+            if size > max(_MIN_SIZE_LIMIT, 200 * os.fstat(stream.fileno()).st_size):
                 raise ValueError(f"it unpacks to {size:,} bytes")
             stream.seek(0)
             with np.load(stream, allow_pickle=False) as arrays:

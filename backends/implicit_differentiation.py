@@ -1,7 +1,7 @@
-"""Solvers as torch operations, solved by any code and differentiated by their own rules.
+"""Solvers as torch operations: any code solves the problem, and a `Rule` gives its derivatives.
 
-Eager mode and torch.func use an autograd function with a rule for each mode. torch.compile, which does not
-support functions with a forward-mode rule, uses a custom operator.
+Eager mode and torch.func use a torch.autograd.Function with both `backward` and `jvp`. torch.compile does not
+support a Function with `jvp`; there a custom operator is used.
 """
 
 from __future__ import annotations
@@ -14,56 +14,58 @@ import torch
 
 from phiball.backends.arrays import is_recording
 
-Outputs = tuple[Any, ...]
+Tensors = tuple[Any, ...]  # some entries may be None
 
 
 class Rule(Protocol):
-    """A problem of (losses, setting, p) with a solution, and its derivatives.
+    """An inner problem: its solver and the derivatives of the solution.
 
-    `setting` is one number per row, such as eta. The solution is (value, mu, weights, gap, ...), `outputs`
-    tensors with one entry per row, except the weights, which have the shape of the losses. All but the gap
-    have derivatives. `jvp` and `vjp` consist of torch operations, which are differentiated for second
-    derivatives; they get the inputs (losses, setting, p), and the solution without value and gap.
+    The inputs are losses (..., m), `setting` (...), which is eta or the budget, and p (..., m) or None. The
+    solution is a tuple of `outputs` tensors (value, mu, weights, gap, ...): the weights have shape (..., m),
+    all others (...). All except the gap have derivatives. `jvp` and `vjp` consist of torch operations, so
+    that torch can differentiate them again. Their arguments are `inputs`, the tuple (losses, setting, p), and
+    `outputs`, the solution without value and gap.
     """
 
     outputs: int
     has_kernel: bool
 
     def validate(self, losses: Any, setting: Any, p: Any) -> None:
-        """Raise unless types and shapes are valid; a setting that is not a tensor must be a valid number."""
+        """Raise unless types and shapes are valid. Also check the value of a setting that is a number."""
 
-    def solve(self, losses: Any, setting: Any, p: Any) -> Outputs:
-        """The solution, after a check of the values of the setting."""
+    def solve(self, losses: Any, setting: Any, p: Any) -> Tensors:
+        """Check the values of the setting, and return the solution."""
 
-    def maximise(self, losses: Any, setting: Any, p: Any) -> Outputs:
+    def maximise(self, losses: Any, setting: Any, p: Any) -> Tensors:
         """The solution without a check, in operations of the library that can be traced."""
 
     def is_valid(self, setting: Any, p: Any) -> Any:
         """Whether the setting and p of each row are valid."""
 
-    def jvp(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        """The derivatives of the solution without the gap along `tangents`, where None means zero."""
+    def jvp(self, inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Any:
+        """The derivatives of all outputs but the gap along `tangents` of the inputs; None means zero."""
 
-    def vjp(
-        self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], factors: tuple[Any, ...], wanted: list[bool]
-    ) -> Any:
-        """The gradients in the `wanted` inputs, for factors of the solution, or None."""
+    def vjp(self, inputs: Tensors, outputs: Tensors, cotangents: Tensors, wanted: list[bool]) -> Any:
+        """The gradients with respect to the inputs, for `cotangents` of all outputs but the gap.
+
+        A cotangent may be None, which means zero. Only gradients of the `wanted` inputs are used.
+        """
 
 
-class _Solver(torch.autograd.Function):  # type: ignore[misc]
-    """For eager mode, where one call is faster than two."""
+class _EagerSolve(torch.autograd.Function):  # type: ignore[misc]
+    """The solver in eager mode. `forward` also saves tensors: faster than a separate `setup_context`."""
 
     @staticmethod
-    def forward(ctx: Any, losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:
+    def forward(ctx: Any, losses: Any, setting: Any, p: Any, rule: Rule) -> Tensors:
         solution = rule.solve(losses, setting, p)
-        _keep(ctx, (losses, setting, p), solution)
+        _save_for_backward(ctx, (losses, setting, p), solution)
         ctx.rule = rule
-        ctx.save_for_forward(losses, setting, p, *_saved(solution))
+        ctx.save_for_forward(losses, setting, p, *_without_value_and_gap(solution))
         return solution
 
     @staticmethod
-    def backward(ctx: Any, *factors: Any) -> Any:
-        return *_gradients(ctx.rule, ctx, factors), None
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return *_input_gradients(ctx.rule, ctx, cotangents), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -72,71 +74,70 @@ class _Solver(torch.autograd.Function):  # type: ignore[misc]
         return value, mu, weights, None, *others
 
 
-class _Transformed(_Solver):
-    """For torch.func, which solves and saves in two calls."""
+class _FunctorchSolve(_EagerSolve):
+    """The solver inside torch.func, which requires a separate `setup_context`."""
 
     @staticmethod
-    def forward(losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:  # type: ignore[override]
+    def forward(losses: Any, setting: Any, p: Any, rule: Rule) -> Tensors:  # type: ignore[override]
         return rule.solve(losses, setting, p)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        _keep(ctx, inputs[:3], output)
+    def setup_context(ctx: Any, inputs: Tensors, output: Tensors) -> None:
+        _save_for_backward(ctx, inputs[:3], output)
         ctx.rule = inputs[3]
-        ctx.save_for_forward(*inputs[:3], *_saved(output))
+        ctx.save_for_forward(*inputs[:3], *_without_value_and_gap(output))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        def first(x: Any, axis: int | None) -> Any:
+        def batch_first(x: Any, axis: int | None) -> Any:
             if x is None:
                 return None
             return x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
 
-        batched = [first(x, axis) for x, axis in zip(inputs[:3], in_dims, strict=False)]
-        return _Transformed.apply(*batched, inputs[3]), (0,) * inputs[3].outputs
+        batched = [batch_first(x, axis) for x, axis in zip(inputs[:3], in_dims, strict=False)]
+        return _FunctorchSolve.apply(*batched, inputs[3]), (0,) * inputs[3].outputs
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], solution: Outputs) -> None:
+def _save_for_backward(ctx: Any, inputs: Tensors, solution: Tensors) -> None:
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(solution[3])
-    ctx.save_for_backward(*inputs, *_saved(solution))
+    ctx.save_for_backward(*inputs, *_without_value_and_gap(solution))
 
 
-def _saved(solution: Outputs) -> Outputs:
-    """The solution without value and gap."""
+def _without_value_and_gap(solution: Tensors) -> Tensors:
     _, mu, weights, _, *others = solution
     return mu, weights, *others
 
 
-def _gradients(rule: Rule, ctx: Any, factors: Any) -> list[Any]:
+def _input_gradients(rule: Rule, ctx: Any, cotangents: Any) -> list[Any]:
     saved, wanted = ctx.saved_tensors, list(ctx.needs_input_grad[:3])
-    factors = factors[:3] + factors[4:]
-    if all(factor is None for factor in factors):
+    cotangents = cotangents[:3] + cotangents[4:]
+    if all(cotangent is None for cotangent in cotangents):
         return [None, None, None]
-    gradients = rule.vjp(saved[:3], saved[3:], factors, wanted)
+    gradients = rule.vjp(saved[:3], saved[3:], cotangents, wanted)
     return [gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True)]
 
 
-# A compiled graph identifies the rule by a number. The compiled function owns the parameters of the rule;
-# only weak references to them are kept here.
-_numbers: dict[tuple[Any, ...], int] = {}
-_numbered: dict[int, tuple[Any, ...]] = {}
-_counter = count()
+# A compiled graph identifies its rule by a number. The tables hold weak references to the parameters of
+# rules, so that these are freed with the compiled function.
+_number_by_key: dict[tuple[Any, ...], int] = {}
+_rule_by_number: dict[int, tuple[Any, ...]] = {}
+_next_number = count()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _number(kind: Any, *parameters: Any) -> int:
+def _rule_number(kind: Any, *parameters: Any) -> int:
     if _jvp_levels() > 0 or torch.autograd.forward_ad._current_level >= 0:
-        # The operator has no forward-mode rule: the derivative would be zero.
+        # The custom operator has no jvp: torch would return zero.
         raise NotImplementedError("forward-mode derivatives are not supported inside torch.compile")
     key = (kind, *((type(x), x) if isinstance(x, (bool, float, int)) else (id(x),) for x in parameters))
-    if key not in _numbers:
-        number = _numbers[key] = next(_counter)
-        _numbered[number] = (kind, *map(_reference, parameters))
+    if key not in _number_by_key:
+        number = _number_by_key[key] = next(_next_number)
+        _rule_by_number[number] = (kind, *map(_reference, parameters))
         for x in parameters:
             if not isinstance(x, (bool, float, int)):
                 finalize(x, _forget, key, number)
-    return _numbers[key]
+    return _number_by_key[key]
 
 
 def _reference(x: Any) -> Any:
@@ -144,12 +145,12 @@ def _reference(x: Any) -> Any:
 
 
 def _forget(key: tuple[Any, ...], number: int) -> None:
-    _numbers.pop(key, None)
-    _numbered.pop(number, None)
+    _number_by_key.pop(key, None)
+    _rule_by_number.pop(number, None)
 
 
-def _rule(number: int) -> Rule:
-    kind, *references = _numbered.get(number, (None,))
+def _rule_of_number(number: int) -> Rule:
+    kind, *references = _rule_by_number.get(number, (None,))
     parameters = [reference() for reference in references]
     if kind is None or any(x is None for x in parameters):
         raise RuntimeError(
@@ -164,23 +165,23 @@ def _operator(outputs: int) -> Any:
     """The custom operator for rules with this number of outputs."""
     tensors = ", ".join(["Tensor"] * outputs)
 
-    def solve(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
+    def solve(losses: Any, setting: Any, p: Any, rule: int) -> Tensors:
         inputs = losses.detach(), setting.detach(), None if p is None else p.detach()
-        problem = _rule(rule)
-        problem.validate(*inputs)  # not possible while the graph is traced
+        problem = _rule_of_number(rule)
+        problem.validate(*inputs)  # only now, since a traced tensor has no values
         return problem.solve(*inputs)
 
-    def fake(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
+    def fake(losses: Any, setting: Any, p: Any, rule: int) -> Tensors:
         shapes = [losses.shape[:-1]] * outputs
         shapes[2] = losses.shape
         return tuple(losses.new_empty(shape) for shape in shapes)
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        _keep(ctx, inputs[:3], output)
+    def save(ctx: Any, inputs: Tensors, output: Tensors) -> None:
+        _save_for_backward(ctx, inputs[:3], output)
         ctx.rule = inputs[3]
 
-    def backward(ctx: Any, *factors: Any) -> Any:
-        return *_gradients(_rule(ctx.rule), ctx, factors), None
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return *_input_gradients(_rule_of_number(ctx.rule), ctx, cotangents), None
 
     operator = torch.library.custom_op(
         f"phiball::implicit{outputs}",
@@ -204,7 +205,7 @@ def _jvp_levels() -> int:
     return sum(level.key() == jvp for level in retrieve_all_functorch_interpreters())
 
 
-def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: Any, p: Any) -> Outputs:
+def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: Any, p: Any) -> Tensors:
     """Solve the problem of the rule kind(*parameters); the result carries derivatives."""
     recording = is_recording()
     if not recording:
@@ -215,12 +216,12 @@ def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: 
         setting = torch.full(rows, float(setting), dtype=losses.dtype, device=losses.device)
     setting = setting.to(losses.dtype).expand(rows)
     if p is not None:
-        if p.shape[-1] != losses.shape[-1]:  # which torch would broadcast
+        if p.shape[-1] != losses.shape[-1]:  # torch would broadcast a last axis of length 1
             raise ValueError("p and losses have last axes of different lengths; expected equal lengths")
         p = p.to(losses.dtype).expand(losses.shape)
-    solution: Outputs
+    solution: Tensors
     if recording:
-        solution = _OPERATORS[kind.outputs](losses, setting, p, _number(kind, *parameters))
+        solution = _OPERATORS[kind.outputs](losses, setting, p, _rule_number(kind, *parameters))
     else:
         transformed = torch._C._are_functorch_transforms_active()
         if transformed and _jvp_levels() > 1:  # pytorch#197867: the second derivative would be zero
@@ -228,6 +229,6 @@ def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: 
                 "jvp of jvp (jacfwd of jacfwd) is not supported: torch returns zero for it; use "
                 "torch.func.hessian, or jacrev for one of the two"
             )
-        function = _Transformed if transformed else _Solver
+        function = _FunctorchSolve if transformed else _EagerSolve
         solution = function.apply(losses, setting, p, rule)
     return solution

@@ -1,4 +1,4 @@
-"""Gradients over several processes, averaged once for several backward passes."""
+"""Training in several processes: torch's process group, and when to average gradients over it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ def in_process_group() -> bool:
 
 @contextmanager
 def sync_gradients_once() -> Iterator[Callable[[], None]]:
-    """Delay the gradient averaging of DistributedDataParallel until the yielded `release()` is called.
+    """Average gradients over processes once for several backward passes. Yields a function `release`.
 
-    In the block, a model wrapped in DistributedDataParallel accumulates gradients without averaging them over
-    the processes. Passes after `release()` average as usual: call it before the last pass, which averages the
-    whole sum. Each process averages once, for any number of passes. A model under `model.no_sync()` is left
-    alone, for accumulation over batches.
+    In the block, models wrapped in DistributedDataParallel accumulate gradients locally. Call `release()`
+    before the last backward pass, which then averages the accumulated sum. A model inside `model.no_sync()`
+    stays unsynchronized.
     """
     if not in_process_group():
         yield lambda: None
@@ -35,7 +34,7 @@ def sync_gradients_once() -> Iterator[Callable[[], None]]:
     released = False
 
     def hold(module: Any, _: Any) -> None:
-        # A compiled model contains the wrapped one.
+        # torch.compile keeps the original model in _orig_mod.
         for model in (module, getattr(module, "_orig_mod", None)):
             if isinstance(model, wrapped) and not released and model.require_backward_grad_sync:
                 held.append(model)
@@ -47,7 +46,7 @@ def sync_gradients_once() -> Iterator[Callable[[], None]]:
         while held:
             held.pop().require_backward_grad_sync = True
 
-    # The loss is a function, so that its model is known only when it is called.
+    # The loss is a function that calls unknown models: the hook runs before every model.
     hook = import_module("torch.nn.modules.module").register_module_forward_pre_hook(hold)
     try:
         yield release
@@ -63,7 +62,7 @@ def started_by_torchrun() -> bool:
 
 @contextmanager
 def process_group() -> Iterator[tuple[int, int]]:
-    """Join the process group of torchrun in the block; yields (rank, world size), (0, 1) without torchrun."""
+    """Join the process group of torchrun for the block; yield (rank, world size), (0, 1) without torchrun."""
     if not started_by_torchrun():
         yield 0, 1
         return
@@ -78,7 +77,7 @@ def process_group() -> Iterator[tuple[int, int]]:
 
 
 def broadcast_object(value: T) -> T:
-    """The `value` of the first process, on all processes; `value` itself without a process group."""
+    """Return the `value` of process 0 on every process; `value` itself without a process group."""
     if not in_process_group():
         return value
     values = [value]

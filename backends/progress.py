@@ -10,21 +10,21 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Update: TypeAlias = Callable[[float, str], None]  # the share done so far, and the next step
+Update: TypeAlias = Callable[[float, str], None]  # arguments: the share done so far, and the next step
 PAUSE = 0.5  # seconds between two updates of the display
-LINE_PAUSE = 60.0  # seconds between two lines without a terminal
-ENOUGH = 0.01  # share of the work after which the time left is estimated
+LINE_PAUSE = 60.0  # seconds between two lines if stderr is not a terminal
+MIN_SHARE = 0.01  # share of the work that must be done before the time left is estimated
 
 
 def silent(share: float, text: str) -> None:
-    """Show nothing."""
+    """Ignore a progress update."""
 
 
 class Progress:
-    """A display of the share done, the current step and the time left; a context manager.
+    """A context manager that displays the share of the work done, the current step and the time left.
 
-    `update` reports progress; `each` iterates over items and reports each; `part` is a section of the whole.
-    A thread shows the last report twice a second.
+    `update` sets the share and the step; `each` does so while iterating over items; `part` returns the
+    display for a part of the work. A thread refreshes the display twice a second.
 
     >>> with Progress("counting") as progress:
     ...     total = sum(progress.each([1, 2, 3], str))
@@ -35,7 +35,7 @@ class Progress:
     def __init__(self, name: str, console: Any = None, *, shown: bool = True) -> None:
         self.name, self._console, self._shown = name, console, shown
         self.share, self.text = 0.0, ""
-        self._over = Event()
+        self._closed = Event()
         self._thread: Thread | None = None
 
     def __enter__(self) -> Self:
@@ -44,7 +44,7 @@ class Progress:
             from rich.console import Console
 
             self._console = self._console or Console(stderr=True)
-            self._bars = _bars(self._console)
+            self._bars = _make_bars(self._console)
             self._bar = self._bars.add_task(self.name, total=1.0, text="", left="")
             self._bars.start()
             self._thread = Thread(target=self._watch, daemon=True)
@@ -55,40 +55,40 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._thread is not None:
-            self._over.set()
+            self._closed.set()
             self._thread.join()
             self._bars.stop()
 
     def restart(self, share: float) -> None:
-        """Start the clock for the estimate of the time left, with this share already done."""
-        self._began = self._last_line = monotonic()
-        self._first = share
+        """Restart the estimate of the time left, with this share already done."""
+        self._start_time = self._last_line = monotonic()
+        self._start_share = share
 
     def update(self, share: float, text: str) -> None:
-        """Report the share of the work that is done, and the next step."""
+        """Set the share of the work done (clipped to [0, 1]) and the description of the next step."""
         self.share, self.text = min(max(share, 0.0), 1.0), text
 
     def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
-        """Yield the items, which take about the same time, after reporting the text of each."""
+        """Yield the items, each after an update with `text(item)`; every item counts the same share."""
         return self.part(0.0, 1.0).each(items, text)
 
     def part(self, start: float, stop: float) -> ProgressPart:
-        """Return the section from the share `start` to the share `stop`."""
+        """Return the display for the part of the work between the shares `start` and `stop`."""
         return ProgressPart(self, start, stop)
 
     def left(self) -> str:
-        """Return the estimated time left, in words; "" if too little is done."""
-        done = self.share - self._first
-        if done < ENOUGH:
+        """Return the estimated time left, in words; "" if too little is done for an estimate."""
+        done = self.share - self._start_share
+        if done < MIN_SHARE:
             return ""
-        left = (monotonic() - self._began) * (1 - self.share) / done
+        left = (monotonic() - self._start_time) * (1 - self.share) / done
         return f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"
 
     def refresh(self) -> None:
-        """Update `share` and `text` before they are shown; for subclasses."""
+        """Called before each display; subclasses override it to set `share` and `text`."""
 
     def _watch(self) -> None:
-        while not self._over.wait(PAUSE):
+        while not self._closed.wait(PAUSE):
             self.refresh()
             if self._console.is_terminal:
                 shown = {"description": self.name, "completed": self.share, "text": self.text}
@@ -100,26 +100,26 @@ class Progress:
 
 
 class ProgressPart:
-    """A section of a `Progress`, with shares from 0 to 1."""
+    """A part of the work of a `Progress`; its own shares run from 0 to 1."""
 
     def __init__(self, whole: Progress, start: float, stop: float) -> None:
         self._whole, self._start, self._stop = whole, start, stop
 
     def update(self, share: float, text: str) -> None:
-        """Report the share of the section that is done, and the next step."""
+        """Set the share of this part that is done, and the description of the next step."""
         share = min(max(share, 0.0), 1.0)
         self._whole.update(self._start + share * (self._stop - self._start), text)
 
     def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
-        """Yield the items, which take about the same time, after reporting the text of each."""
+        """Yield the items, each after an update with `text(item)`; every item counts the same share."""
         for number, item in enumerate(items):
             self.update(number / len(items), text(item))
             yield item
         self.update(1.0, "")
 
 
-def _bars(console: Any) -> Any:
-    """Return a rich display with one line per task: name, bar, percentage, `text` and time `left`."""
+def _make_bars(console: Any) -> Any:
+    """Create a display of the library rich, with name, bar, percentage, current step and time left."""
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 

@@ -1,4 +1,4 @@
-"""The versions, backend, machine and revision that reproduce a result."""
+"""The versions, backend, machine and git revision that are recorded with a result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def provenance() -> dict[str, Any]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python and of those packages that are installed."""
+    """Return the versions of Python and of the installed ones among `packages`."""
     installed = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -37,9 +37,9 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def revision() -> str | None:
-    """Return the git revision of the checkout that this package runs from; None for an installed package.
+    """Return the git revision of the checkout that contains this file; None for an installed package.
 
-    It ends in -dirty if files other than run records have changed.
+    It ends in -dirty if tracked files other than record.json, which studies write, have changed.
     """
     commit = _git("describe", "--always", "--abbrev=12")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*/record.json")
@@ -49,23 +49,20 @@ def revision() -> str | None:
 def code_links(folder: Path) -> str | None:
     """Return a URL template with {path} and {line} for links to the code from a page in `folder`.
 
-    It points to the published revision if the checkout's origin has a web page, and otherwise to the local
-    file; None for an installed package.
+    The links lead to the commit on the web if the git remote has an https address, and otherwise to the local
+    file. Returns None for an installed package.
     """
-    root, origin, commit = (
-        Path(__file__).resolve().parents[1],
-        _git("remote", "get-url", "origin"),
-        _git("rev-parse", "HEAD"),
-    )
+    remote, commit = _git("remote", "get-url", "origin"), _git("rev-parse", "HEAD")
     if commit is None:
         return None
-    if origin and origin.startswith("https://"):
-        return f"{origin.removesuffix('.git')}/blob/{commit}/{{path}}#L{{line}}"
+    if remote and remote.startswith("https://"):
+        return f"{remote.removesuffix('.git')}/blob/{commit}/{{path}}#L{{line}}"
+    root = Path(__file__).resolve().parents[1]
     return f"{Path(os.path.relpath(root, folder.resolve())).as_posix()}/{{path}}"
 
 
 def origin(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the versions, backend and revision that a result depends on, besides its settings."""
+    """Return the entries of a `provenance` record on which results depend: all except the machine."""
     return {**record["versions"], "backend": record["backend"], "revision": record.get("revision")}
 
 
@@ -79,17 +76,17 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def check_origin(record: dict[str, Any], here: dict[str, Any]) -> None:
-    """Raise ValueError if a worker's versions, backend or revision differ from the run's."""
-    there, ours = origin(here), origin(record)
-    if there["revision"] is None or ours["revision"] is None:  # unknown for an installed package
-        there["revision"] = ours["revision"] = None
-    if there != ours:
-        raise ValueError(f"a cluster worker differs from the run: {differences(there, ours)}")
+    """Raise ValueError if `here`, the provenance of a cluster worker, differs from the run's `record`."""
+    worker, run = origin(here), origin(record)
+    if worker["revision"] is None or run["revision"] is None:  # unknown for an installed package
+        worker["revision"] = run["revision"] = None
+    if worker != run:
+        raise ValueError(f"a cluster worker differs from the run: {differences(worker, run)}")
 
 
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).parents[1]
-    if not (root / ".git").exists():  # git itself would find an enclosing repository
+    if not (root / ".git").exists():  # otherwise git would use a repository that encloses this folder
         return None
     try:
         done = subprocess.run(

@@ -9,7 +9,7 @@ import numpy as np
 
 from phiball.backends.arrays import Array, array_namespace, device, to_numpy
 
-_BITS = 30
+_BITS = 30  # binary digits of a Sobol coordinate
 
 
 def _scipy() -> Any:
@@ -24,17 +24,17 @@ def _scipy() -> Any:
 
 
 def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
-    """Points in (0, 1)^d, shape (..., n, d): a scrambled Sobol set with a random shift per batch entry."""
+    """Scrambled Sobol points in (0, 1)^d; `shape` is (..., n, d), with independent sets of n points."""
     *batch, n, d = shape
     engine = _scipy().stats.qmc.Sobol
     if not 1 <= d <= engine.MAXDIM:
         raise ValueError(
             f"the points have {d} coordinates; expected 1 to {engine.MAXDIM}, the limit for Sobol points"
         )
-    # A linear scramble of the set, and a digital shift for each batch entry: every point is uniform, and the
-    # entries are independent given the scramble. The lowest bits are random.
+    # All sets share one linear scramble of the Sobol points, computed by scipy. Each set has its own digital
+    # shift, which makes every point uniform; digits beyond _BITS are independent random numbers.
     size = 1 << max(0, n - 1).bit_length()
-    # Draw a seed: scipy would spawn from a generator, which the saved state does not record.
+    # Pass scipy a new generator: it would spawn from ours, and saved states do not record spawns.
     seed = int(generator.integers(1 << 63))
     points = engine(d, scramble=True, bits=_BITS, rng=np.random.default_rng(seed)).random(size)[:n]
     digits = (points * (1 << _BITS)).astype(np.uint32)
@@ -44,13 +44,13 @@ def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
 
 
 def gamma_quantile(concentration: float, u: Array) -> Array:
-    """The quantile function of the Gamma(concentration) distribution of scale one, in double precision.
+    """The quantile function of the gamma distribution with scale one. It needs scipy.
 
     Arguments:
     - `concentration`: the shape parameter, positive.
     - `u`: probabilities in (0, 1), an array of any shape.
 
-    Returns an array of the shape of `u`, in float64. It needs scipy.
+    Returns a float64 array of the shape of `u`.
 
     >>> import numpy as np
     >>> np.round(gamma_quantile(1.0, np.array([0.5])), 6)  # log 2

@@ -28,9 +28,9 @@ _MAX_ROUNDS = 1000
 class Rng:
     """A random number generator for every library, created by `rng`.
 
-    Each method draws with the library, on the device and, except for integers, in the dtype of the array
-    `like`. A seed determines the draws within one library and device. Each library has its own stream: a draw
-    with torch does not affect NumPy's.
+    Each method returns an array of the given `shape`, with the library, device and dtype (int64 for integers)
+    of the array `like`. Each pair of library and device has its own stream of numbers, determined by the
+    seed: drawing torch tensors does not affect later NumPy draws.
 
     >>> import numpy as np
     >>> generator = rng(7)
@@ -61,16 +61,16 @@ class Rng:
         return source
 
     def __repr__(self) -> str:
-        """The seed, and the key of a spawned generator."""
+        """The seed, and for a generator made by `spawn` or `keyed` its spawn key."""
         key = tuple(self._seed.spawn_key)
         return f"rng({self._seed.entropy})" if not key else f"rng({self._seed.entropy}), spawned as {key}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copy and pickle; the copy continues with the same draws."""
+        """Support copy and pickle; the copy continues with the same numbers."""
         return Rng.restore, (self.state(),)
 
     def _stream(self, like: Array) -> Any:
-        """The generator for the library and device of `like`, created on first use."""
+        """The stream for the library and device of `like`, created on first use."""
         kind = library(like)
         where = str(like.device) if kind in ("torch", "cupy") else "cpu"
         stream = self._streams.get((kind, where))
@@ -93,9 +93,10 @@ class Rng:
         return u
 
     def fill(self, out: Array) -> None:
-        """Overwrite `out`, a contiguous array of NumPy or torch, with the next draws of `uniform`.
+        """Overwrite `out`, a contiguous NumPy or torch array, with the numbers that `uniform` would return.
 
-        Several calls give the same draws as one call, so that numbers can be used while they are in cache.
+        Several calls on parts of an array give the same numbers as one call, so that a caller can process
+        each part while it is in the processor's cache.
         """
         self._stream(out).fill(out)
 
@@ -108,7 +109,7 @@ class Rng:
         return self._stream(like).exponential(shape, like)
 
     def gamma(self, concentration: float, shape: Shape, *, like: Array) -> Array:
-        """Independent draws from the gamma distribution of the given concentration and scale one."""
+        """Independent draws from the gamma distribution with shape `concentration` and scale one."""
         if not concentration > 0 or not np.isfinite(concentration):
             raise ValueError(f"concentration is {concentration!r}; expected a positive number")
         return self._stream(like).gamma(float(concentration), shape, like)
@@ -126,16 +127,13 @@ class Rng:
         return self._stream(like).permutation(int(n), like)
 
     def sobol(self, shape: Shape, *, like: Array) -> Array:
-        """Scrambled Sobol points in (0, 1)^d, where shape = (..., n, d).
+        """Scrambled Sobol points in (0, 1)^d, where shape = (..., n, d). They need scipy.
 
-        Each number is uniform. The n points of one batch entry fill the cube evenly, and the entries are
-        independent. They are computed in main memory and need scipy.
+        Every point is uniform on the cube, and the n points of one set fill it evenly.
         """
-        host = self._stream(np.empty(0))
-        return array_namespace(like).asarray(
-            scrambled_sobol(shape, host._generator).astype(_NumpyStream._float(host, like)),
-            device=device(like),
-        )
+        stream = self._stream(np.empty(0))  # scipy computes the points in main memory
+        points = scrambled_sobol(shape, stream._generator).astype(_NumpyStream._float(stream, like))
+        return array_namespace(like).asarray(points, device=device(like))
 
     def redraw(self, draw: Callable[[Rng], tuple[Array, Array]], *, like: Array) -> Array:
         """Repeat draw(rng) -> (values (k, ...), accepted (k,)) until every value is accepted, for JAX.
@@ -161,9 +159,9 @@ class Rng:
         return [Rng(child) for child in self._seed.spawn(n)]
 
     def keyed(self, name: str) -> Rng:
-        """The generator for `name`, independent of previous draws and spawns.
+        """A new generator, determined by the seed and `name` alone.
 
-        The same seed and name give the same generator; generators of different names are independent.
+        Previous draws and spawns do not affect it. Generators of different names are independent.
 
         >>> rng(7).keyed("task 1").integers(100, (3,), like=np.empty(0)).tolist()
         [27, 35, 60]
@@ -173,7 +171,7 @@ class Rng:
         return Rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
 
     def state(self) -> dict[str, Any]:
-        """The state for `restore`, as plain values that pickle."""
+        """The state for `restore`, a dictionary that can be pickled."""
         seed = self._seed
         return {
             "entropy": seed.entropy,
@@ -184,24 +182,22 @@ class Rng:
 
     @staticmethod
     def restore(state: dict[str, Any]) -> Rng:
-        """The generator with a saved state."""
+        """Create a generator from a saved state."""
         seed = np.random.SeedSequence(
             state["entropy"], spawn_key=state["spawn_key"], n_children_spawned=state["children"]
         )
-        source = Rng(seed)
+        restored = Rng(seed)
         for (kind, where), saved in state["streams"].items():
-            stream = source._streams[kind, where] = _make_stream(kind, where, seed)
+            stream = restored._streams[kind, where] = _make_stream(kind, where, seed)
             stream.restore(saved)
-        return source
+        return restored
 
 
 def rng(seed: int | None = None) -> Rng:
-    """Create a random number generator for every library.
+    """Create a random number generator for every library, which the functions of `phiball` take as `rng=`.
 
     Arguments:
-    - `seed`: a whole number, zero or more; None draws fresh entropy from the operating system.
-
-    Returns an `Rng`, which the functions of `phiball` take as `rng=`.
+    - `seed`: a nonnegative integer, or None to use entropy from the operating system.
 
     >>> import numpy as np
     >>> draw = rng(0).uniform((3,), like=np.empty(0, dtype=np.float32))
@@ -215,8 +211,8 @@ def as_rng(rng: Any) -> Rng:
     """Convert the argument `rng` of a function to an `Rng`.
 
     Arguments:
-    - `rng`: None for fresh entropy, an integer seed, a generator of NumPy or torch, from which a seed is
-      drawn, a key of JAX, or an `Rng`, which is returned unchanged.
+    - `rng`: an integer seed; None for entropy from the operating system; a generator of NumPy or torch, from
+      which a seed is drawn; a key of JAX; or an `Rng`, which is returned unchanged.
 
     >>> import numpy as np
     >>> as_rng(3)
@@ -245,7 +241,7 @@ def as_rng(rng: Any) -> Rng:
 
 
 def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
-    # The spawn key contains the library, so that streams of two libraries with one seed differ.
+    # The spawn key includes library and device, so that their streams differ for the same seed.
     words = np.frombuffer(f"{kind}/{where}".ljust(32).encode()[:32], dtype=np.uint32)
     key = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *(int(word) for word in words)))
     if kind == "torch":
@@ -260,14 +256,14 @@ def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
 
 
 class _NumpyStream:
-    """Draws of a NumPy generator, as arrays of NumPy or array-api-strict."""
+    """A stream of random numbers as arrays of NumPy or array-api-strict."""
 
     def __init__(self, key: np.random.SeedSequence) -> None:
-        self._pcg = np.random.Generator(np.random.PCG64(key))
+        self._numpy_generator = np.random.Generator(np.random.PCG64(key))
 
     @property
     def _generator(self) -> Any:
-        return self._pcg
+        return self._numpy_generator
 
     def _to_library(self, draw: Any, like: Array, dtype: Any = None) -> Array:
         xp = array_namespace(like)
@@ -301,17 +297,17 @@ class _NumpyStream:
         return self._to_library(self._generator.permutation(n), like, xp.int64)
 
     def state(self) -> Any:
-        return self._pcg.bit_generator.state
+        return self._numpy_generator.bit_generator.state
 
     def restore(self, state: Any) -> None:
-        self._pcg.bit_generator.state = state
+        self._numpy_generator.bit_generator.state = state
 
 
 class _CupyStream(_NumpyStream):
-    """Draws of CuPy's generators, made on the device.
+    """A stream of random numbers as CuPy arrays, drawn on the device.
 
-    CuPy cannot save the state of a generator, so that each draw uses a new counter-based generator, and the
-    number of draws is the state.
+    CuPy cannot save the state of a generator. So each draw uses a new generator, whose seed depends on the
+    number of draws so far, and that number is the state.
     """
 
     def __init__(self, key: np.random.SeedSequence) -> None:
@@ -387,7 +383,7 @@ class _JaxStream:
 
 
 class _TorchStream:
-    """Draws of a torch generator on one device."""
+    """A stream of random numbers as torch tensors on one device."""
 
     def __init__(self, key: np.random.SeedSequence, where: str) -> None:
         import torch
@@ -409,7 +405,7 @@ class _TorchStream:
         return self._torch.randn(shape, dtype=like.dtype, **self._where(like))
 
     def exponential(self, shape: Shape, like: Array) -> Array:
-        # torch's exponential_ takes four times as long.
+        # -log(1 - u): torch's exponential_ takes four times as long.
         return self.uniform(shape, like).neg_().log1p_().neg_()
 
     def gamma(self, concentration: float, shape: Shape, like: Array) -> Array:
@@ -427,10 +423,10 @@ class _TorchStream:
         return out.reshape(shape)
 
     def _candidates(self, d: float, n: int, like: Array) -> tuple[Array, Array]:
-        """Candidates for n Gamma(d + 1/3) numbers, and a mask of those accepted."""
+        """n candidates for draws from Gamma(d + 1/3), and a mask of the accepted ones."""
         z = self.normal((n,), like)
         v = z.mul((9 * d) ** -0.5).add_(1).pow_(3)  # d v is the candidate
-        # log u < z^2/2 + d (1 - v + log v), which is NaN, and so false, for v <= 0
+        # Accept if log u < z^2/2 + d (1 - v + log v); for v <= 0 this is NaN, and the comparison false.
         bound = v.log().sub_(v).add_(1).mul_(d).add_(z.square_(), alpha=0.5)
         accepted = self.uniform((n,), like).neg_().log1p_() < bound
         return v.mul_(d), accepted

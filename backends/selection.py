@@ -1,4 +1,4 @@
-"""The active backend, which creates new arrays, and `@kernel`, a function that a backend may replace."""
+"""The active backend, and `@kernel`, which marks functions that a backend may replace by faster ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from phiball.backends.arrays import Array, detach, is_abstract, is_jax, is_torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
-VARIABLE = "PHIBALL_BACKEND"
-DEFAULT = "numba"
+BACKEND_VARIABLE = "PHIBALL_BACKEND"
+DEFAULT_NAME = "numba"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Backend:
     """A named backend: an Array API namespace and its fast kernels.
 
     - `name`: as in PHIBALL_BACKEND, `set_backend` and `backend`.
-    - `module`: the Array API namespace; `package`: the library behind it; `install`: how to install it.
+    - `module`: the name of the Array API namespace; `package`: of its library; `install`: the pip command.
     - `kernels`: maps reference functions to fast kernels, both as "module:name", imported on first use.
 
     >>> float(BACKENDS["numpy"].namespace.sum(BACKENDS["numpy"].namespace.ones(3)))
@@ -48,35 +48,35 @@ class Backend:
             raise self.missing() from error
 
     def missing(self) -> ImportError:
-        """The error to raise if the library is not installed."""
+        """The error for a library that is not installed."""
         return ImportError(
             f"the backend {self.name!r} needs {self.package}, which is not installed: {self.install}"
         )
 
     def kernel(self, reference: str) -> Callable[..., Any] | None:
-        """The fast kernel registered for the reference function "module:name", or None."""
+        """The fast kernel for the function `reference`, given as "module:name", or None."""
         target = self.kernels.get(reference)
-        return None if target is None else _load(target, self)
+        return None if target is None else _import_function(target, self)
 
 
-_loaded: dict[str, Callable[..., Any]] = {}
+_functions: dict[str, Callable[..., Any]] = {}  # kernels that are already imported
 
 
-def _load(target: str, backend: Backend) -> Callable[..., Any]:
-    """The function named by "module:function", imported on first use."""
-    function = _loaded.get(target)
+def _import_function(target: str, backend: Backend) -> Callable[..., Any]:
+    """The function with the name "module:function", imported on first use."""
+    function = _functions.get(target)
     if function is None:
         module, name = target.split(":")
         try:
             function = getattr(import_module(module), name)
         except ImportError as error:
             raise backend.missing() from error
-        _loaded[target] = function
+        _functions[target] = function
     return function
 
 
 def _numba_kernels(reference: str, module: str, *names: str) -> dict[str, str]:
-    """The entries of `kernels` for functions of a module of refimpl, and of the same names in numba/."""
+    """Entries of `Backend.kernels`: functions of refimpl.`reference`, and kernels of the same names."""
     return {f"phiball.refimpl.{reference}:{n}": f"phiball.backends.numba.{module}:{n}" for n in names}
 
 
@@ -107,12 +107,12 @@ BACKENDS: dict[str, Backend] = {
 ['numpy', 'numba', 'torch', 'jax', 'cupy', 'strict']
 """
 
-_seen: set[str] = set()  # backends from the environment variable whose library is installed
-_default: Backend | None = None  # set by `set_backend`
-_chosen: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
+_installed: set[str] = set()  # backends whose library is known to be installed
+_process_backend: Backend | None = None  # set by `set_backend`
+_block_backend: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
 
 
-def _find(name: str, source: str) -> Backend:
+def _find_backend(name: str, source: str) -> Backend:
     try:
         return BACKENDS[name]
     except (KeyError, TypeError):
@@ -121,19 +121,20 @@ def _find(name: str, source: str) -> Backend:
 
 
 def active() -> Backend:
-    """The active backend: that of `backend`, `set_backend` or PHIBALL_BACKEND, in this order, or numba.
+    """The active backend, selected by `backend`, else `set_backend`, else PHIBALL_BACKEND, else numba.
 
     >>> with backend("numpy"):
     ...     active().name
     'numpy'
     """
-    chosen = _chosen.get() or _default
+    chosen = _block_backend.get() or _process_backend
     if chosen is not None:
         return chosen
-    backend = _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
-    if backend.name not in _seen:
-        _ = backend.namespace  # report a missing library even if no array is created in it
-        _seen.add(backend.name)
+    name = os.environ.get(BACKEND_VARIABLE) or DEFAULT_NAME
+    backend = _find_backend(name, f"the environment variable {BACKEND_VARIABLE}")
+    if backend.name not in _installed:
+        _ = backend.namespace  # raise now if the library is missing, even if no array is created
+        _installed.add(backend.name)
     return backend
 
 
@@ -149,10 +150,10 @@ def set_backend(name: str) -> None:
     Traceback (most recent call last):
     ValueError: the backend is 'abacus'; the backends are numpy, numba, torch, jax, cupy, strict
     """
-    global _default
-    backend = _find(name, "the backend")
-    _ = backend.namespace  # report a missing library here, not at the first array
-    _default = backend
+    global _process_backend
+    backend = _find_backend(name, "the backend")
+    _ = backend.namespace  # raise now if the library is missing, not at the first array
+    _process_backend = backend
 
 
 @contextmanager
@@ -168,21 +169,21 @@ def backend(name: str) -> Iterator[Backend]:
     ...     active().name
     'numpy'
     """
-    chosen = _find(name, "the backend")
+    chosen = _find_backend(name, "the backend")
     _ = chosen.namespace
-    token = _chosen.set(chosen)
+    token = _block_backend.set(chosen)
     try:
         yield chosen
     finally:
-        _chosen.reset(token)
+        _block_backend.reset(token)
 
 
 def kernel(reference: Callable[P, R]) -> Callable[P, R]:
-    """Mark a reference function, which a kernel of the active backend may replace.
+    """Decorate a reference function that a kernel of the active backend may replace.
 
-    A kernel takes the same arguments and returns the same result, or declines with `NotImplemented`: then the
-    reference runs. The attribute `reference` of the decorated function is the reference. `Backend.kernels`
-    identifies it by module and qualified name, so that another function of the same name is not replaced.
+    A kernel takes the same arguments and returns the same result, or returns `NotImplemented` to decline;
+    then the reference runs. The decorated function has the original as its attribute `reference`.
+    `Backend.kernels` lists the kernels.
 
     >>> @kernel
     ... def total(x):
@@ -208,11 +209,11 @@ def kernel(reference: Callable[P, R]) -> Callable[P, R]:
 def kernel_memory(
     *arrays: Array | float | None, convert: bool = True
 ) -> tuple[tuple[Any, ...], Callable[[tuple[Array, ...]], tuple[Array, ...]]]:
-    """Tensors without gradient history, as kernels read them, and a function that converts results back.
+    """Detach tensors and convert them to NumPy arrays for kernels; also return the inverse conversion.
 
-    If the first array is a torch tensor and the active backend has kernels, tensors in main memory become
-    NumPy arrays on the same memory, unless `convert` is false: a call costs less in NumPy than in torch.
-    Other values stay as they are.
+    Arrays of other libraries and numbers are returned as they are. Tensors are converted, without a copy, if
+    all of them are in main memory, the active backend has kernels, and `convert` is true. The second result
+    converts a tuple of kernel results to torch again, if the arguments were converted.
 
     >>> import torch
     >>> (x, eta), back = kernel_memory(torch.ones(2), 0.5)
@@ -236,7 +237,7 @@ def _identity(results: tuple[Array, ...]) -> tuple[Array, ...]:
 
 def _to_torch(results: tuple[Any, ...]) -> tuple[Array, ...]:
     from_numpy = import_module("torch").from_numpy
-    arrays = map(np.asarray, results)  # NumPy turns arrays without axes into numbers
+    arrays = map(np.asarray, results)  # NumPy operations return scalars instead of arrays without axes
     return tuple(from_numpy(x if x.flags.writeable else x.copy()) for x in arrays)
 
 

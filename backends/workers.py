@@ -18,14 +18,16 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import get_active_backend
 
+from phiball.backends.numba.threads import THREADS_VARIABLE
 from phiball.backends.provenance import check_origin, provenance
 from phiball.backends.selection import active, backend
 
 T = TypeVar("T")
 ENGINES = ("processes", "dask", "ray")
-THREADS = "PHIBALL_THREADS"  # for our kernels; joblib sets the variables of other libraries
-CONNECT = 10.0  # timeout in seconds for a cluster to answer
-LOST = "a worker process died, perhaps out of memory; finished tasks are saved, and the same command resumes"
+CONNECT_TIMEOUT = 10.0  # seconds to wait for a cluster to answer
+WORKER_DIED = (
+    "a worker process died, perhaps out of memory; the same command resumes after the finished tasks"
+)
 
 
 def on_cluster() -> bool:
@@ -36,18 +38,19 @@ def on_cluster() -> bool:
 def run_tasks(
     function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], *, n_jobs: int | None, n_threads: int = 1
 ) -> Generator[tuple[int, T], None, None]:
-    """Yield (index, function(*task)) as tasks finish; close the generator to stop the others.
+    """Yield (index, function(*task)) for each task, in the order in which they finish.
 
     - `function`: importable by name in other processes. Its errors are raised here.
-    - `tasks`: an iterable, consumed as workers become free.
+    - `tasks`: an iterable of argument tuples, consumed as workers become free.
     - `n_jobs`: the number of concurrent tasks, with joblib's meaning; None and 1 run in this process.
     - `n_threads`: the number of threads of each process on this machine.
 
-    Raises ChildProcessError if a worker dies, and ValueError for a cluster worker with other versions.
+    Closing the generator stops the remaining tasks. Raises ChildProcessError if a worker dies, and ValueError
+    if a cluster worker has other versions of the software.
     """
     remote = on_cluster()
     record = provenance() if remote else {"backend": active().name}
-    # Environment variables for new processes, which libraries read on import.
+    # New processes limit their threads with environment variables, which libraries read on import.
     local: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": n_threads}
     local |= {"initializer": _start_worker, "initargs": (n_threads,)}
     with parallel_config(**({} if remote else local)):
@@ -64,16 +67,16 @@ def run_tasks(
     try:
         yield from outcomes
     except TerminatedWorkerError:
-        raise ChildProcessError(LOST) from None
+        raise ChildProcessError(WORKER_DIED) from None
     except _cluster_errors() as error:
-        raise ChildProcessError(f"{LOST} ({type(error).__name__})") from error
+        raise ChildProcessError(f"{WORKER_DIED} ({type(error).__name__})") from error
     finally:
         outcomes.close()
 
 
 def _start_worker(n_threads: int) -> None:
-    """Prepare a new process: limit the threads of its kernels, and leave Ctrl-C to its parent."""
-    os.environ[THREADS] = str(n_threads)
+    """Limit the threads of a new process, and ignore Ctrl-C in it: the parent handles Ctrl-C."""
+    os.environ[THREADS_VARIABLE] = str(n_threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -87,7 +90,7 @@ def _call(
 
 
 def _cluster_errors() -> tuple[type[BaseException], ...]:
-    """The worker errors of the loaded cluster libraries, which tasks themselves do not raise."""
+    """The error types by which loaded cluster libraries report that a worker failed."""
     dask, ray = sys.modules.get("distributed"), sys.modules.get("ray.exceptions")
     found = () if dask is None else (dask.KilledWorker, dask.client.FutureCancelledError)
     return found if ray is None else (*found, ray.RayError)
@@ -98,7 +101,7 @@ def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
     """Select the workers of `run_tasks` in the block: processes on this machine, or a running cluster.
 
     - `engine`: "processes", "dask" or "ray".
-    - `address`: of the cluster, such as tcp://HOST:8786 (Dask), or HOST:6379 or auto (Ray).
+    - `address`: the cluster's address, such as tcp://HOST:8786 (Dask), or HOST:6379 or auto (Ray).
 
     >>> with cluster("dask"):
     ...     pass
@@ -119,7 +122,7 @@ def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
     with ExitStack() as stack:
         try:
             if port.isdigit():  # Ray would retry for ten minutes
-                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
             backend = {"dask": _dask, "ray": _ray}[engine](module, address, stack)
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
@@ -144,12 +147,12 @@ def _dask(dask: Any, address: str, stack: ExitStack) -> Any:
 
     class Backend(base):  # type: ignore[misc]
         def submit(self, func: Any, callback: Any = None) -> Any:
-            # joblib only handles results: without this, it would wait forever for a task that Dask gave up.
+            # joblib's callback is called only on success: if Dask gives up a task, joblib would wait forever.
             future = super().submit(func, callback)
             future.add_done_callback(lambda done: done.exception() and callback(done.exception()))
             return future
 
-    client = dask.Client(address, set_as_default=False, timeout=CONNECT)
+    client = dask.Client(address, set_as_default=False, timeout=CONNECT_TIMEOUT)
     return Backend(client=stack.enter_context(client))
 
 
@@ -158,12 +161,12 @@ def _ray(ray: Any, address: str, stack: ExitStack) -> Any:
     base: Any = import_module("ray.util.joblib.ray_backend").RayBackend
 
     class Backend(base):  # type: ignore[misc]
-        supports_return_generator = True  # unlike multiprocessing pools, its base class
+        supports_return_generator = True  # the base class, for multiprocessing pools, sets False
 
         def configure(self, *args: Any, context: Any = None, **settings: Any) -> int:
-            return int(super().configure(*args, **settings))  # Ray warns about a context
+            return int(super().configure(*args, **settings))  # without `context`, about which Ray warns
 
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", THREADS)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", THREADS_VARIABLE)
     environment = {"env_vars": dict.fromkeys(names, "1")}
     quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
     ray.init(address=address, runtime_env=environment, **quiet)

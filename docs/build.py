@@ -1,7 +1,7 @@
-"""Build the reference pages: `make docs`, or `python docs/build.py FOLDER`.
+"""Build the API pages: `make docs`, or `python docs/build.py FOLDER`.
 
-One page per package shows its public names with their docstrings, after an index with one line per name.
-LaTeX between dollar signs becomes MathML, so that the pages need no network.
+The page of a package has an index with one line per public name, and then their docstrings. LaTeX between
+dollar signs becomes MathML, so that the pages need no network.
 """
 
 from __future__ import annotations
@@ -26,36 +26,27 @@ import pdoc.search
 from phiball.backends.files import write_text_atomic
 from phiball.verification.report.math import formula
 
-NAMESPACES = (
-    "inner",
-    "distributions",
-    "sampling",
-    "risk",
-    "training",
-    "optimize",
-    "theory",
-    "qlearning",
-    "causal",
-    "linear",
-)
+_NAMESPACES = ("inner", "distributions", "sampling", "risk", "training")
+_NAMESPACES += ("optimize", "theory", "qlearning", "causal", "linear")
 PAGES = (
     "phiball",
     "phiball.refimpl",
-    *(f"phiball.refimpl.{name}" for name in NAMESPACES),
+    *(f"phiball.refimpl.{name}" for name in _NAMESPACES),
     "phiball.refimpl.types",
     "phiball.backends",
     "phiball.verification",
     "phiball.experiments",
     "phiball.experiments.robustness",
 )
+# Group 1 matches code, which is kept; groups 2 and 3 match displayed and inline LaTeX.
 _MATH = re.compile(r"(`[^`]*`|^ *(?:>>>|\.\.\.).*$)|\$\$(.+?)\$\$|\$(?! )([^$\n]+?)(?<! )\$", re.S | re.M)
 
 
 def public_names(package: ModuleType) -> dict[str, str]:
     """Return the public names of a package, each with the module that defines it."""
-    if package.__name__ == "phiball":  # an overview; its names are shown where they are defined
+    if package.__name__ == "phiball":  # an overview page; the names are on the pages of their packages
         return {}
-    stub = Path(str(package.__file__)).with_suffix(".pyi")  # of a package that loads its names on first use
+    stub = Path(str(package.__file__)).with_suffix(".pyi")  # for a package that imports names on first use
     tree = ast.parse(stub.read_text(encoding="utf-8") if stub.exists() else getsource(package))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     origin = {alias.name: str(node.module) for node in imports for alias in node.names}
@@ -63,7 +54,7 @@ def public_names(package: ModuleType) -> dict[str, str]:
 
 
 class Page(pdoc.doc.Module):
-    """The page of a package: its public names, after a table with one line per name."""
+    """The page of a package: a table with one line per public name, and then their docstrings."""
 
     @cached_property
     def _member_objects(self) -> dict[str, Any]:
@@ -81,7 +72,7 @@ class Page(pdoc.doc.Module):
 
     @cached_property
     def submodules(self) -> list[pdoc.doc.Module]:
-        return [page(name) for name in PAGES if name.rpartition(".")[0] == self.modulename]
+        return [make_page(name) for name in PAGES if name.rpartition(".")[0] == self.modulename]
 
     @cached_property
     def docstring(self) -> str:
@@ -94,7 +85,7 @@ class Page(pdoc.doc.Module):
 
 @contextmanager
 def named_aliases() -> Iterator[None]:
-    """Show `Array`, `Loss` and `Gradient` as links in signatures, not their definitions."""
+    """In the block, signatures show `Array`, `Loss` and `Gradient` as links instead of their definitions."""
     types = "phiball.refimpl.types"
     owners = {"Array": "phiball.backends", "Loss": types, "Gradient": types}
     before = []
@@ -111,7 +102,7 @@ def named_aliases() -> Iterator[None]:
 
 
 @cache
-def page(name: str) -> Page:
+def make_page(name: str) -> Page:
     """Return the page of a module."""
     return Page(import_module(name))
 
@@ -134,7 +125,7 @@ def to_html(markdown: str) -> str:
         if inline:
             rendered = rendered.replace(' displaystyle="true"', "")
         formulas.append(f'<span class="{"display" if display else "inline"}">{rendered}</span>')
-        return f"xformula{len(formulas) - 1}x"  # hides the formula from Markdown
+        return f"xformula{len(formulas) - 1}x"  # a placeholder that Markdown leaves unchanged
 
     html = pdoc.render_helpers.to_html(_MATH.sub(keep, markdown))
     filled = type(html)(re.sub(r"xformula(\d+)x", lambda match: formulas[int(match[1])], html))
@@ -144,11 +135,11 @@ def to_html(markdown: str) -> str:
 
 def build(folder: Path) -> list[Path]:
     """Write all pages into `folder`, and return the files."""
-    folder.mkdir(parents=True, exist_ok=True)  # fails before the work starts
+    folder.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
     pdoc.render.env.filters["to_html"] = to_html
     pdoc.search.to_html = to_html  # type: ignore
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent / "templates")
-    pages = {name: page(name) for name in PAGES}
+    pages = {name: make_page(name) for name in PAGES}
     with named_aliases():
         texts = {
             f"{name.replace('.', '/')}.html": pdoc.render.html_module(shown, pages)
@@ -163,7 +154,7 @@ def build(folder: Path) -> list[Path]:
 
 
 def main(target: Path) -> None:
-    """Write all pages, or exit with one line that says why that failed."""
+    """Write all pages into `target`; exit with a one-line message if that fails."""
     try:
         build(target)
     except OSError as error:

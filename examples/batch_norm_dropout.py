@@ -1,8 +1,8 @@
 """Batch normalisation and dropout: which passes should update the running statistics?
 
-A robust step passes through the model twice: at the data points, for the gradients in x, and at the perturbed
-points, which train it. By default both passes update the running statistics. This script compares three
-choices: both passes, the perturbed points alone, the data points alone.
+A robust training step evaluates the model twice: at the data points, for gradients with respect to x, and at
+the perturbed points, for the loss. By default both passes update the running statistics. This script compares
+three choices: both passes, only the perturbed points, only the data points.
 
 python examples/batch_norm_dropout.py
 """
@@ -19,14 +19,14 @@ x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.
 
 
 def update_statistics(model, update):
-    """Let passes update the running statistics, or not."""
+    """Set whether later passes update the running statistics."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.momentum = 0.1 if update else 0.0
 
 
 def train(at_data, at_perturbed, seed):
-    """Return a network whose running statistics come from the chosen passes."""
+    """Return a network whose running statistics are updated by the chosen passes."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(
         torch.nn.Linear(64, 128),
@@ -55,7 +55,7 @@ def train(at_data, at_perturbed, seed):
 
 
 def errors(model):
-    """Return the errors on 600 digits, clean and under attack, in %."""
+    """Return the errors on the 600 test digits, clean and under attack, in %."""
     attacked = pgm(pointwise_loss(model, y[1197:]), x[1197:], Ball(2, 0.5, clip=(0, 1)), rng=0)
     return [100 * float((model(z).argmax(-1) != y[1197:]).float().mean()) for z in (x[1197:], attacked)]
 

@@ -1,4 +1,4 @@
-"""Gradient accumulation: four small batches per step, as with any loss.
+"""Gradient accumulation: each optimizer step uses the gradients of four smaller batches, as with any loss.
 
 python examples/gradient_accumulation.py
 """
@@ -16,13 +16,13 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 robust = RobustLoss(0.5, clip=(0, 1))
 
-SMALL = 4
+PARTS = 4
 for _ in range(10):
     for batch in torch.randperm(1197).split(64):
         optimizer.zero_grad()
-        for b in batch.tensor_split(SMALL):
+        for b in batch.tensor_split(PARTS):
             loss = robust(model, x[b], y[b])
-            (loss * len(b) / len(batch)).backward()  # the mean over the whole batch
+            (loss * len(b) / len(batch)).backward()  # sums to the mean over the whole batch
         optimizer.step()
 
 error = (model(x[1197:]).argmax(-1) != y[1197:]).float().mean()

@@ -1,8 +1,8 @@
 """Hugging Face Trainer with perturbed embeddings.
 
-Words cannot be perturbed, but their embeddings can. The model is a tiny transformer with random weights, and
-the sentences are synthetic: nothing is downloaded. A sentence is positive if it has more good words than bad
-ones. Padding is masked and does not move.
+Words cannot be perturbed slightly, but their embeddings can. The model is a tiny transformer with random
+weights, and the sentences are synthetic: nothing is downloaded. The label of a sentence is 1 if it has more
+good words than bad ones. Padding is masked, and its embeddings are not perturbed.
 
 python examples/hugging_face_trainer.py
 """
@@ -32,7 +32,7 @@ def sentences(n, seed):
 
 
 def scorer(model, mask):
-    """Return the model as a function of embeddings, one per sentence of the batch and in its order."""
+    """Return the model as a function from embeddings (sentences, words, features) to logits."""
     return lambda z: model(inputs_embeds=z, attention_mask=mask).logits
 
 
@@ -42,14 +42,14 @@ class RobustTrainer(Trainer):
     robust = RobustLoss(RADIUS, rng=0)
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
-        """Return the robust loss: the lines that change."""
+        """Return the robust loss. Standard training does not need this method."""
         mask = inputs["attention_mask"]
         embeddings = model.get_input_embeddings()(inputs["input_ids"])
         return self.robust(scorer(model, mask), embeddings, inputs["labels"], mask=mask[:, :, None])
 
 
 def errors(model, data):
-    """Return the errors, clean and under attacks on the embeddings, in %."""
+    """Return the errors, clean and with attacked embeddings, in %."""
     model.eval()
     batch = {name: torch.stack([row[name] for row in data]) for name in data[0]}
     mask, labels = batch["attention_mask"], batch["labels"]

@@ -33,7 +33,7 @@ class Network(lightning.LightningModule):
         return self.layers(z)
 
     def training_step(self, batch, _):
-        """Return the robust loss: the line that changes."""
+        """Return the robust loss: the only line that differs from standard training."""
         return self.robust(self, *batch)
 
     def configure_optimizers(self):
@@ -41,16 +41,16 @@ class Network(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
     def on_save_checkpoint(self, checkpoint):
-        """Save the random state."""
+        """Save the random state of the perturbations."""
         checkpoint["robust"] = self.robust.state_dict()
 
     def on_load_checkpoint(self, checkpoint):
-        """Restore the random state."""
+        """Restore the random state of the perturbations."""
         self.robust.load_state_dict(checkpoint["robust"])
 
 
 class LogRobustness(lightning.Callback):
-    """Logs the error under attack at the end of every tenth epoch."""
+    """Log the error under attack after every tenth epoch."""
 
     def on_train_epoch_end(self, trainer, module):
         """Measure the model on held-out digits, and log the error at the largest radius."""

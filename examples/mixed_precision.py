@@ -1,4 +1,4 @@
-"""Mixed precision: autocast around the call. Data in bfloat16 work too.
+"""Mixed precision: call the loss inside torch.autocast. Data and weights in bfloat16 work too.
 
 python examples/mixed_precision.py
 """
@@ -14,7 +14,7 @@ x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.
 
 
 def train(autocast, dtype):
-    """Return the error on 600 digits, in %."""
+    """Train a network, and return its error on 600 test digits, in %."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

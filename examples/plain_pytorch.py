@@ -17,13 +17,13 @@ loader = DataLoader(TensorDataset(x[:1197], y[:1197]), batch_size=64, shuffle=Tr
 
 
 def train(robust):
-    """Return a trained network; None for standard training."""
+    """Train a network with a `RobustLoss`, or with the standard loss if `robust` is None."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(20):
         for xb, yb in loader:
-            # The line that changes:
+            # The only line that differs from standard training:
             loss = cross_entropy(model(xb), yb) if robust is None else robust(model, xb, yb)
             optimizer.zero_grad()
             loss.backward()

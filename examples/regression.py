@@ -1,4 +1,4 @@
-"""Regression: floating-point targets mean squared error. The measure is the error under attack.
+"""Regression: with floating-point targets, the loss is the squared error, here also measured under attack.
 
 python examples/regression.py
 """
@@ -18,7 +18,7 @@ x, y = (x - x[:300].mean(0)) / x[:300].std(0), (y - y[:300].mean()) / y[:300].st
 
 
 def train(robust):
-    """Return a trained network."""
+    """Return a network trained with the loss `robust`."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(10, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -1,6 +1,6 @@
-"""Tabular data with categorical columns: each feature has its own scale, and categories do not move.
+"""Tabular data with categorical columns: each feature has its own scale, and categories are not perturbed.
 
-The data are synthetic: income, age and region decide whether a loan is repaid.
+The data are synthetic: whether a loan is repaid depends on income, age and region.
 
 python examples/tabular.py
 """
@@ -25,7 +25,7 @@ mean, std = x.mean(0), x.std(0)
 
 
 def train(robust):
-    """Return a trained network with one logit; standardisation is part of the model."""
+    """Return a network with one logit, trained with `robust`; standardisation is part of the model."""
     torch.manual_seed(0)
     layers = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 
@@ -46,6 +46,6 @@ ball = Ball(2, 1.0, feature_scale=scale)
 for name, radius in ("plain", 0.0), ("robust", 1.0):  # radius 0: no attack
     model = train(RobustLoss(radius, feature_scale=scale, rng=0))
     attacked = pgm(pointwise_loss(model, y[1000:]), x[1000:], ball, rng=0)
-    assert torch.equal(attacked[:, 2:], x[1000:, 2:])  # the regions stay
+    assert torch.equal(attacked[:, 2:], x[1000:, 2:])  # the regions are not perturbed
     wrong = [100 * float(((model(z) > 0) != (y[1000:] > 0)).float().mean()) for z in (x[1000:], attacked)]
     print(f"{name:6} error {wrong[0]:2.0f} %, under attack {wrong[1]:2.0f} %")

@@ -1,7 +1,7 @@
 """torch.compile: compile the model, and pass the compiled model to the loss.
 
-RobustLoss evaluates one perturbed point per data point, so one compilation per batch size is enough. RTMLMC
-varies the number of points: compile with dynamic=True for it.
+RobustLoss evaluates one perturbed point per data point, so one compilation per batch size is enough. With the
+estimator RTMLMC the number of points varies: compile with dynamic=True.
 
 python examples/torch_compile.py
 """

@@ -4,7 +4,7 @@
 the command line:
 
 - `phiball verify` checks the paper's statements, see `phiball.verification`;
-- `phiball run NAME` runs a study: worst-case, supervised, cartpole, pricing; settings is beyond the paper;
+- `phiball run NAME` runs a study: worst-case, supervised, cartpole, pricing, or settings (our own);
 - `phiball report MODEL --data FILE` measures the robustness of a model;
 - `phiball bench NAME` compares solvers, attacks, samplers and estimators;
 - `phiball backends` lists the array backends.

@@ -1,16 +1,15 @@
-"""Attacks: points of the ball around each data point at which a loss is large (Section 6.1).
+"""Attacks: search for points with a large loss in the ball around each data point (Section 6.1).
 
-All take data points x of shape (N,) + event and return points of that shape, each in the ball around its x.
-The loss is a function loss(x, i) of points and the data point that each comes from, such as
-`pointwise_loss(model, y)`. Its gradient in x is computed with torch; for other libraries pass gradient=, a
-function gradient(x, i) that returns gradients of the shape of x.
+All attacks take data points x (N,) + event, and return points of the same shape, each in the ball around its
+data point. The loss is a function loss(x, i), such as `pointwise_loss(model, y)`. Its gradient in x is
+computed with torch; for other libraries pass gradient=, a function gradient(x, i) that returns gradients like
+x.
 
-A step moves each point by the steepest vector of length `step` in the norm of the ball: sign(g) in linf,
-g/||g|| in l2, one coordinate in l1. The paper's "stepsize 0.1" for a ball of radius 0.45 has two readings.
-Both are available: `step=0.1`, or Ball(norm, 0.1), where 0.1 is the largest perturbation. With a step that
-does not grow with the radius, points stay within steps * step of x.
+A step moves each point by a vector of length `step` (in the norm of the ball) that maximizes the linearized
+loss: along sign(g) in linf, g in l2, one coordinate in l1. The paper's "stepsize 0.1" for a ball of radius
+0.45 may mean `step=0.1`, or Ball(norm, 0.1), where 0.1 bounds the whole perturbation.
 
-Where a gradient is zero the point does not move; a random start (`rng`) leaves a plateau. If the ball has
+A point with gradient zero does not move; a random start (`rng`) helps on plateaus. If the ball has
 clip=(lo, hi), points are clipped to that box. Results carry no gradient.
 """
 
@@ -38,21 +37,20 @@ def fgm(
     step: float | None = None,
     rng: Any = None,
 ) -> Array:
-    """Attack with one gradient step, which maximises the linearised loss: the fast gradient method.
+    """The fast gradient method: an attack with one gradient step, which maximizes the linearized loss.
 
     Arguments:
     - `loss`: a function loss(x, i), such as `pointwise_loss(model, y)`; None if `gradient` is given.
     - `x` (N,) + event: the data points.
-    - `ball`: a `Ball`, the norm and the radius of the attack.
+    - `ball`: a `Ball` with the norm and the radius of the attack.
     - `gradient`: a function gradient(x, i) for libraries without automatic differentiation.
-    - `step`: the length of the step. The default is the radius, so that the result is the exact maximiser of
-      the loss linearised at x. From a random start the default is 1.25 times the radius.
-    - `rng`: an integer, a generator or an `Rng` starts from a uniform point of the ball, and the step is
-      projected back (Wong, Rice and Kolter, "Fast is better than free"); the norm is then 1, 2 or inf. None,
-      the default, starts from x.
+    - `step`: the length of the step. The default is the radius, or 1.25 times the radius from a random start.
+    - `rng`: None starts from x. An integer, a generator or an `Rng` starts from a uniform point of the ball,
+      and the step is projected onto the ball (Wong, Rice and Kolter, "Fast is better than free"); the norm
+      must then be 1, 2 or inf.
 
-    Returns points of the shape of x, after one gradient. A loss that is linear in x is maximised exactly if
-    the ball has no clip.
+    Returns points of the shape of x. By default, a loss that is linear in x is maximized exactly if the ball
+    has no clip.
 
     Reference: Section 6.1.
 
@@ -80,12 +78,12 @@ def ifgm(
     steps: int = 15,
     step: float | None = None,
 ) -> Array:
-    """Attack with projected gradient steps from x: the iterated fast gradient method.
+    """The iterated fast gradient method: an attack with projected gradient steps from x.
 
     Arguments:
-    - `steps`: the number of steps; the paper takes 15.
-    - `step`: the length of one, by default 2.5 radius / steps, which can cross the ball from side to side.
-    - The others are those of `fgm`. The norm is 1, 2 or inf.
+    - `steps`: the number of steps, 15 in the paper.
+    - `step`: the length of one step, by default 2.5 radius / steps.
+    - The other arguments are those of `fgm`. The norm must be 1, 2 or inf.
 
     Returns the last iterate, of the shape of x.
 
@@ -112,19 +110,19 @@ def pgm(
     restarts: int = 1,
     keep_best: bool = True,
 ) -> Array:
-    """Attack with projected gradient steps from x or from random points: the projected gradient method.
+    """The projected gradient method: an attack with gradient steps from x or from random points.
 
     Arguments beyond those of `fgm`:
-    - `steps`: the number of steps; the paper takes 15.
-    - `step`: the length of one, by default 2.5 radius / steps.
-    - `rng`: if not None, each run starts from x + u b, with b uniform on the ball and u on (0, 1).
+    - `steps`: the number of steps, 15 in the paper.
+    - `step`: the length of one step, by default 2.5 radius / steps.
+    - `rng`: unless None, each run starts from x + u b, with b uniform on the ball and u uniform on (0, 1).
     - `restarts`: the number of runs. More than one needs `rng`, and a loss to compare the runs.
     - `keep_best`: True returns, for each data point, the best of all iterates of all runs and of x itself;
       False returns the last iterate. Without a loss, only the last iterate is available.
 
-    Returns points of the shape of x, after steps * restarts gradients. The norm is 1, 2 or inf. With torch
-    the losses are a by-product of the gradients, and `keep_best` adds one forward pass per run, and one at x
-    for a random start. With `gradient` it adds a forward pass per step.
+    Returns points of the shape of x, after steps * restarts gradients. The norm must be 1, 2 or inf. With
+    torch, `keep_best` costs one more forward pass per run, and one at x for random starts; with `gradient`,
+    one more per step.
 
     Reference: Section 6.1.
 
@@ -148,13 +146,13 @@ def pgm(
             f"restarts is {restarts}; expected an rng for different starting points, and a loss with "
             "keep_best=True to compare the runs"
         )
-    source = None if rng is None else as_rng(rng)
+    rng = None if rng is None else as_rng(rng)
     points = best = x
     value = None
-    if keep_best and source is not None:
+    if keep_best and rng is not None:
         best, value = _better(x, None, x, _losses(loss, x, i))
     for _ in range(restarts):
-        points = x if source is None else _random_start(x, ball, source)
+        points = x if rng is None else _random_start(x, ball, rng)
         for _ in range(steps):
             f, g = _gradients(loss, gradient, points, i)
             if keep_best:
@@ -166,11 +164,11 @@ def pgm(
 
 
 def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
-    """Perturb each point independently of the loss: draw one uniform point of the ball around each x.
+    """Perturb the data without regard to the loss: draw one uniform point of the ball around each x.
 
     Arguments:
     - `x` (N,) + event: the data points.
-    - `ball`: a `Ball` of any norm, or another distribution with a `sample`.
+    - `ball`: a `Ball` of any norm, or another distribution with a method `sample`.
     - `rng`: an integer, a generator, an `Rng`, or None for fresh entropy.
 
     Returns points of the shape of x.
@@ -190,22 +188,22 @@ def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
 
 
 def _random_start(x: Array, ball: Ball, rng: Rng) -> Array:
-    """A uniform point of the ball, scaled towards x by a uniform factor."""
+    """x + u b, with b uniform on the ball and u uniform on (0, 1)."""
     u = rng.uniform((x.shape[0],) + (1,) * (x.ndim - 1), like=x)
     return x + u * (white_noise(x, ball, rng=rng) - x)
 
 
 def _ascend(points: Array, g: Array, x: Array, ball: Ball, step: float) -> Array:
-    """Move points by the steepest vector of length `step`, and project them onto the ball around x."""
+    """Move points by the vector of length `step` with the largest g.b, and project them onto the ball."""
     event_ndim = x.ndim - 1
     moved = points + replace(ball, radius=step).steepest(g, event_ndim=event_ndim)
-    if points is x and step <= ball.radius:  # stays inside, so norms without a projection have this step too
+    if points is x and step <= ball.radius:  # stays inside: no projection, which some norms do not have
         return moved if ball.clip is None else array_namespace(x).clip(moved, *ball.clip)
     return ball.project(moved, x, event_ndim=event_ndim)
 
 
 def _better(x: Array, f: Array | None, other: Array, f_other: Array) -> tuple[Array, Array]:
-    """Select the point with the larger loss; x in a tie, `other` if f is None."""
+    """(point, loss) with the larger loss, of x with losses f and `other`; `other` if f is None."""
     xp = array_namespace(x)
     if not holds(~xp.isnan(f_other)):
         raise ValueError("loss(x, i) contains NaN; expected numbers")
@@ -217,20 +215,20 @@ def _better(x: Array, f: Array | None, other: Array, f_other: Array) -> tuple[Ar
 
 
 def _check_problem(gradient: Gradient | None, x: Array, ball: Ball) -> tuple[Array, Array]:
-    """Return x and its indices, after the checks that the attacks share."""
+    """Validate the arguments of an attack; return x, detached, and the indices of its data points."""
     x = valid_data(x, name="x")
     check_gradient(gradient, x)
     if not isinstance(ball, Ball):
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.45)")
     if ball.clip is not None and not holds((x >= ball.clip[0]) & (x <= ball.clip[1])):
-        raise ValueError(f"x leaves the box clip = {ball.clip} of the ball; expected data inside it")
+        raise ValueError(f"x is outside the box clip = {ball.clip} of the ball; expected data inside it")
     return x, indices(x)
 
 
 def _gradients(
     loss: Loss | None, gradient: Gradient | None, x: Array, i: Array
 ) -> tuple[Array | None, Array]:
-    """The losses, if they are computed on the way, and their gradients, which must be finite."""
+    """`loss_gradients`, with a check that the gradients are finite."""
     f, g = loss_gradients(loss, gradient, x, i)
     if not all_finite(g):
         raise ValueError("gradient(x, i) contains NaN or infinity; expected finite numbers")

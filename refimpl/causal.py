@@ -1,10 +1,10 @@
-"""Contextual optimization: regularised causal transport of the covariates (Section 6.3).
+"""Contextual optimization: regularized causal transport of the covariates (Section 6.3).
 
     E_x inf over mu of  mu + E_{x' ~ nu_x} (eta phi)*( E_{z|x}[Psi(f(x'), z)] - mu )     Eq. (reg:casual:dual)
 
-A causal plan moves the covariate x without seeing z, so that z enters only through its conditional average.
-That average, as a function of x', is a loss(x, i), made by `conditional_loss` for every function that takes a
-loss.
+A causal transport plan moves the covariate x to x' without using z. So the adversary faces the mean cost
+E_{z|x}[Psi(f(x'), z)], a function of x'. `conditional_loss` returns it as a function loss(x, i), which
+`robust_risk`, `RegularizedLoss` and all other functions of a loss take.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["CausalValue", "Conditional", "Estimate", "causal_risk", "causal_valu
 
 @dataclass(frozen=True)
 class Conditional:
-    """Data (x, z) as K covariates x, with the distribution of z given each.
+    """Data (x, z) as K covariates x, and for each of them the distribution of z.
 
     - `x` (K,) + event: the covariates.
-    - `z` (K, m) + event: the values observed with each.
+    - `z` (K, m) + event: the values observed with each covariate.
     - `share` (K, m): P(z_kj | x_k). Rows sum to one; shorter rows are padded with zeros.
     - `weight` (K,): P(x_k), positive, with sum one.
 
-    Make it by `stacked` or `grouped`.
+    Create it with `stacked` or `grouped`.
 
     >>> import numpy as np
     >>> Conditional.stacked(np.zeros((2, 3)), np.ones((2, 5, 1)))
@@ -77,9 +77,9 @@ class Conditional:
 
     @staticmethod
     def stacked(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
-        """Make it from covariates x (K,) + event with m samples each, z (K, m) + event, as in the paper.
+        """Create it from covariates x (K,) + event with m samples each, z (K, m) + event, as in the paper.
 
-        The samples have equal weights, and so do the covariates unless `weight` (K,) is given.
+        The samples of a covariate have equal weights. So have the covariates, unless `weight` (K,) is given.
 
         >>> import numpy as np
         >>> data = Conditional.stacked(np.zeros((2, 3)), np.ones((2, 5, 1)))
@@ -101,10 +101,10 @@ class Conditional:
 
     @staticmethod
     def grouped(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
-        """Make it from pairs x (n,) + event and z (n,) + event with repeated covariates.
+        """Create it from n pairs (x, z), x (n,) + event and z (n,) + event, in which values of x repeat.
 
-        Pairs with exactly equal x are grouped; the covariates are in lexicographic order. `weight` (n,) are
-        the weights of the pairs, uniform by default. The memory is K times the size of the largest group.
+        Pairs with exactly equal x form a group; the covariates are in lexicographic order. `weight` (n,) are
+        the weights of the pairs, equal by default. The arrays have K times the size of the largest group.
 
         >>> import numpy as np
         >>> data = Conditional.grouped(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 7.0]))
@@ -134,7 +134,7 @@ class Conditional:
         first = xp.cumulative_sum(counts) - counts
         slot = xp.arange(int(xp.max(counts)), dtype=first.dtype, device=device(x))[None, :]
         real = slot < counts[:, None]
-        # Empty slots get a copy of the first z, so that the cost is finite there.
+        # Pad with copies of the first z of a group, so that the cost is finite.
         place = xp.take(order, xp.reshape(first[:, None] + xp.where(real, slot, xp.zeros_like(slot)), (-1,)))
         mass = xp.reshape(xp.take(valid_distribution("weight", weight), place), real.shape)
         mass = xp.where(real, mass, xp.zeros_like(mass))
@@ -154,7 +154,7 @@ def _row_codes(x: Array) -> Array:
     code = xp.zeros(x.shape[:1], dtype=xp.int64, device=device(x))
     for j in range(columns.shape[1]):
         digit = xp.astype(xp.unique_inverse(columns[:, j]).inverse_indices, xp.int64)
-        # Both are below n, so that the code is below n^2.
+        # Both numbers are below n, so that the combined code is below n^2.
         code = xp.unique_inverse(code * x.shape[0] + digit).inverse_indices
         code = xp.astype(code, xp.int64)
     return code
@@ -168,19 +168,19 @@ def conditional_loss(
     linear: bool = False,
     chunk: int | None = None,
 ) -> Loss:
-    r"""Make the loss $x', k \mapsto \mathbb{E}_{z | x_k}[\Psi(f(x'), z)]$, a function loss(x, i).
+    r"""Return the function loss(x, i): $x', k \mapsto \mathbb{E}_{z | x_k}[\Psi(f(x'), z)]$.
 
     Arguments:
     - `decision`: f_theta, a function from covariates (n,) + event to n decisions (n,) + event.
-    - `cost`: Psi(w, z), a function from n decisions and n parameters to n costs (n,).
+    - `cost`: Psi(w, z), a function from n decisions w and n values z to n costs (n,).
     - `data`: a `Conditional`.
-    - `linear`: True if Psi is affine in z for every w. Then Psi is evaluated once, at the mean of z given x.
-      This is not checked.
-    - `chunk`: the number of z per covariate to evaluate at a time; all by default. It bounds the memory to
-      k * chunk pairs, unless torch keeps a graph of all chunks for gradients.
+    - `linear`: True if Psi is affine in z for every w, which is not checked. Then Psi is evaluated only at
+      the mean of z given x.
+    - `chunk`: the number of z per covariate to evaluate at a time; all by default. It limits the memory,
+      unless torch keeps a graph of all chunks for gradients.
 
     Returns a loss for `causal_risk`, `causal_value`, `RegularizedLoss` and every other function of a loss.
-    `decision` is called once per x'. Torch gradients flow to theta and to x'.
+    `decision` is called once per x'. With torch, the loss has gradients in theta and x'.
 
     Reference: Eq. (reg:casual:dual) of Section 6.3.
 
@@ -240,15 +240,15 @@ def causal_risk(
     rng: int | Rng | None = None,
     chunk: int = CHUNK,
 ) -> Estimate:
-    """Estimate the regularised causal risk from samples around each covariate.
+    """Estimate the regularized causal risk from samples around each covariate.
 
     Arguments:
-    - `loss`: from `conditional_loss` of the same `data`.
+    - `loss`: the result of `conditional_loss` for the same `data`.
     - `data`: a `Conditional`, whose covariates x are the data points of `robust_risk`.
-    - Others are as in `robust_risk`.
+    - The others are as in `robust_risk`.
 
-    Returns an `Estimate`, whose `values` (K,) are the inner values at each covariate, and `value` is their
-    weighted mean.
+    Returns an `Estimate`: `values` (K,) are the values of the inner problems, and `value` is their weighted
+    mean.
 
     Reference: Eq. (reg:casual:dual) of Section 6.3.
 
@@ -264,7 +264,7 @@ def causal_risk(
     _valid_conditional(data)
     eta, divergence = valid_number("eta", eta, above=0.0), as_divergence(divergence)
     xp = array_namespace(data.x)
-    # c R_eta(f) = R_{c eta}(c f), so that the plain mean of the scaled problems is the weighted mean.
+    # As c R_eta(f) = R_{c eta}(c f), the plain mean over scaled problems is the weighted mean.
     scale = data.weight * data.weight.shape[0]
 
     def scaled(x: Array, i: Array) -> Array:
@@ -281,11 +281,11 @@ def causal_risk(
 class CausalValue:
     """The exact solution of a causal problem with finitely many points per covariate.
 
-    - `value` (): the regularised value, Eq. (reg:casual:dual).
-    - `supremum` (): the unregularised value, Eq. (casual:dual).
-    - `losses` (K, n): the conditional average of the cost at each point.
-    - `inner`: the solution at each covariate; inner.weights (K, n) is the distribution of x' given x in a
-      worst causal plan.
+    - `value` (): the regularized value, Eq. (reg:casual:dual).
+    - `supremum` (): the value without regularization, Eq. (casual:dual).
+    - `losses` (K, n): the conditional mean of the cost at each point.
+    - `inner`: the solutions of the inner problems; inner.weights (K, n) is the distribution of x' given x in
+      a worst-case transport plan.
     """
 
     value: Array
@@ -307,15 +307,14 @@ def causal_value(
     """Solve the causal problem exactly, for finitely many points per covariate.
 
     Arguments:
-    - `loss`: from `conditional_loss` of the same `data`.
+    - `loss`: the result of `conditional_loss` for the same `data`.
     - `data`: a `Conditional` with K covariates.
     - `points` (K, n) + event: the points that each covariate may move to.
     - `eta`: a positive number, or an array (K,).
     - `divergence`: phi or its name.
     - `p` (K, n): the reference distribution nu_x, uniform by default. A point with p = 0 is unreachable.
 
-    Returns `value`, the unregularised `supremum`, the `losses` (K, n) and the `inner` solutions. With torch
-    losses that require a gradient, `value` and `supremum` carry it.
+    Returns a `CausalValue`. With torch losses that require a gradient, `value` and `supremum` have one.
 
     Reference: Eq. (casual:dual) and (reg:casual:dual) of Section 6.3.
 

@@ -1,4 +1,4 @@
-"""Rounding: tolerances, accurate sums and directed rounding."""
+"""Rounding errors: tolerances, accurate sums and rounding up."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from math import log2, prod
 
 from phiball.backends import Array, array_namespace, detach, is_abstract
 
-_BLOCK = 32  # numbers that the library's own sum adds, in any order
+_BLOCK = 32  # `total` leaves sums of up to this many numbers to the library
 
 
 def tolerance(x: Array, scale: float = 1.0) -> float:
-    """The rounding error to expect in the dtype of `x`, for quantities of size `scale`: 8 eps scale."""
+    """8 eps scale: a tolerance for rounding errors of numbers of size `scale` in the dtype of `x`."""
     xp = array_namespace(x)
     return 8.0 * float(xp.finfo(x.dtype).eps) * scale
 
 
 def rounding(losses: Array, scale: float = 1.0) -> float:
-    """The error of a solution's value beyond its gap, for losses (..., m): at most 8 eps (8 + log2 m) scale.
+    """8 eps (8 + log2 m) scale: a bound on the error of a solution's value, minus its gap; losses (..., m).
 
-    eps is the machine epsilon of their dtype, `scale` is max abs f, times 1 + abs(k) for `cressie_read(k)`.
+    eps is the machine epsilon of the losses; `scale` is max |f|, times 1 + |k| for `cressie_read(k)`.
     """
     return tolerance(losses, (8.0 + log2(losses.shape[-1])) * scale)
 
 
 def total(x: Array, *, keepdims: bool = False) -> Array:
-    """The sum along the last axis, with an error of log2(m) roundings for every memory layout.
+    """The sum along the last axis, by pairwise summation: the rounding error grows with log2(m).
 
-    A library's own sum of m numbers may have m roundings along a strided axis.
+    With the library's sum it may grow with m, depending on the memory layout.
     """
     xp = array_namespace(x)
-    single = []
+    unpaired = []
     while x.shape[-1] > _BLOCK:
         half = x.shape[-1] // 2
-        single += [x[..., 2 * half :]] if x.shape[-1] % 2 else []
+        unpaired += [x[..., 2 * half :]] if x.shape[-1] % 2 else []
         x = x[..., :half] + x[..., half : 2 * half]
-    return xp.sum(xp.concat([x, *single], axis=-1) if single else x, axis=-1, keepdims=keepdims)
+    return xp.sum(xp.concat([x, *unpaired], axis=-1) if unpaired else x, axis=-1, keepdims=keepdims)
 
 
 def to_double(x: Array) -> Array:
@@ -44,7 +44,7 @@ def to_double(x: Array) -> Array:
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """(s, e) with s = fl(a + b) and s + e = a + b exactly."""
+    """(s, e): s is a + b rounded, and s + e = a + b exactly."""
     s = a + b
     c = s - a
     return s, (a - (s - c)) + (b - c)

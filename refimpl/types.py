@@ -1,8 +1,8 @@
 """Protocols that users implement: losses, gradients, reference distributions, estimators and proposals.
 
 N data points have shape (N,) + event, where event is the shape of one point: (d,) for a vector, (channels,
-height, width) for an image. k perturbed points have shape (k,) + event, and i (k,) int64 holds the index of
-the data point that each comes from, so that their labels are y[i].
+height, width) for an image. k perturbed points have shape (k,) + event. The index i (k,) int64 says to which
+data point each of them belongs, so that their labels are y[i].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phiball.refimpl.printing import one_line
 __all__ = ["Distribution", "Estimator", "Gradient", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
 
 Loss: TypeAlias = Callable[[Array, Array], Array]
-"""A function loss(x, i): the losses (k,) of points x (k,) + event, where each loss depends on its x alone.
+"""A function loss(x, i): the losses (k,) of points x (k,) + event, each of which depends only on its point.
 
 >>> import numpy as np
 >>> y = np.array([1.0, -1.0])
@@ -28,9 +28,9 @@ Loss: TypeAlias = Callable[[Array, Array], Array]
 """
 
 Gradient: TypeAlias = Callable[[Array, Array], Array]
-"""A function gradient(x, i): the gradients in x of the losses of points x (k,) + event, shaped like x.
+"""A function gradient(x, i): the gradients of the losses loss(x, i) in their points, of the shape of x.
 
-Only libraries without automatic differentiation need one.
+It is needed only for libraries without automatic differentiation.
 
 >>> import numpy as np
 >>> gradient: Gradient = lambda x, i: 2 * x  # of the loss |x|^2
@@ -57,20 +57,20 @@ class Distribution(Protocol):
     """
 
     def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
-        """Draw `n_samples` independent points for each x, batch + event: shape batch + (n_samples,) + event.
+        """Draw `n_samples` independent points around each x, of shape batch + (n_samples,) + event.
 
-        The last `event_ndim` axes of x make up one point.
+        x has shape batch + event; its last `event_ndim` axes make up one point.
         """
 
 
 @dataclass(frozen=True)
 class LevelGroup:
-    """The data points of one level, and how their solutions are weighted.
+    """Data points of the same level, and how their solutions enter the estimate.
 
-    - `level`: l, for 2^l perturbed points per data point.
+    - `level`: l; each data point has 2^l perturbed points.
     - `members`: the positions of the data points in the batch, as a tuple, a range or a NumPy array.
-    - `weight`: the factor of their values and weights, 1/P(l) for RT-MLMC.
-    - `telescoping`: whether the mean of the two halves is subtracted, see `phiball.sampling.signed_weights`.
+    - `weight`: a factor of their values and weights, 1/P(l) for RT-MLMC.
+    - `telescoping`: as in `phiball.sampling.signed_weights`.
 
     >>> import numpy as np
     >>> from phiball import SG, rng
@@ -85,7 +85,7 @@ class LevelGroup:
 
 
 class Estimator(Protocol):
-    """The number of perturbed points for each data point of a batch: SG, RTMLMC, or your own class.
+    """A rule for the number of perturbed points of each data point: SG, RTMLMC, or your own class.
 
     >>> import numpy as np
     >>> from phiball import ENTROPIC, Ball, RegularizedLoss, rng
@@ -100,9 +100,9 @@ class Estimator(Protocol):
     """
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
-        """Assign a level to each of n data points; each position 0, ..., n - 1 is in exactly one group.
+        """Assign a level to each of n data points: each position 0, ..., n - 1 is in exactly one group.
 
-        Random numbers are drawn with the library and on the device of `like`.
+        Draw random numbers with the library and on the device of `like`.
         """
 
 
@@ -111,12 +111,12 @@ class PreparedProposal:
     """A proposal prepared for a batch of data points.
 
     - `x` (N,) + event: the data points.
-    - `eta`: the weight of the divergence, a number or an array (N,).
-    - `draw`: a function draw(rows, n, rng) that returns n points for each data point of `rows` (k,), of shape
-      (k, n) + event, and log(nu/q) (k, n), the log of the reference density over the density that they were
-      drawn from. None for `rows` means all data points, None for the log means zeros.
-    - `independent`: True if the n points of a data point are independent. Data points of several levels may
-      then be drawn by one call with n = 1, where `rows` repeats each data point once per perturbed point.
+    - `eta`: the price of the divergence, a number or an array (N,).
+    - `draw`: a function draw(rows, n, rng) for the data points at the positions `rows` (k,), or all if `rows`
+      is None. It returns n points for each, of shape (k, n) + event, and log(nu/q) (k, n), the log of the
+      reference density over the sampling density; None means zeros.
+    - `independent`: True if the n points of a data point are independent. Then points for data points of
+      different levels may be drawn in one call with n = 1, where `rows` contains each data point repeatedly.
 
     >>> import numpy as np
     >>> from phiball import Ball, Uniform, rng
@@ -135,7 +135,7 @@ class PreparedProposal:
 
 
 class Proposal(Protocol):
-    """How perturbed points are drawn and weighted: Uniform, Tilted, or your own class.
+    """A rule for drawing and weighting perturbed points: Uniform, Tilted, or your own class.
 
     >>> from phiball import ENTROPIC, Ball, Tilted
     >>> proposal: Proposal = Tilted()
@@ -144,7 +144,7 @@ class Proposal(Protocol):
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the weights of each data point's points are normalised to sum to one."""
+        """Whether the importance weights of the points of a data point are normalized to sum to one."""
 
     def check(self, reference: Distribution, divergence: Divergence) -> None:
         """Raise unless points can be drawn from the reference and weighted for the divergence."""
@@ -159,8 +159,7 @@ class Proposal(Protocol):
         rng: Rng,
         chunk: int,
     ) -> PreparedProposal:
-        """Prepare to draw around the data points x (N,) + event.
+        """Prepare to draw around the data points x (N,) + event, with indices i (N,).
 
-        `i` (N,) is the second argument of `loss` for each x. The loss is evaluated at most `chunk` points at
-        a time.
+        If needed, loss(x, i) is evaluated for at most `chunk` points at a time.
         """

@@ -28,9 +28,9 @@ def valid_number(
     least: float | None = None,
     infinite: bool = False,
 ) -> float:
-    """`value` as a float, or an error unless it is a finite number within the bounds.
+    """`value` as a float; raise unless it is a finite number greater than `above` and at least `least`.
 
-    It must be greater than `above` and at least `least`; `infinite` allows inf.
+    `infinite` allows inf. `name` is the argument's name in messages, here and below.
     """
     try:
         if isinstance(value, (bool, str, bytes, complex)):
@@ -49,7 +49,7 @@ def valid_number(
 
 
 def valid_count(name: str, n: object, least: int = 1) -> int:
-    """`n` as an int, or an error unless it is an integer of at least `least`."""
+    """`n` as an int; raise unless it is an integer of at least `least`."""
     try:
         count = -1 if isinstance(n, bool) else index(n)  # type: ignore[arg-type]
     except TypeError:
@@ -60,7 +60,7 @@ def valid_count(name: str, n: object, least: int = 1) -> int:
 
 
 def valid_rng(rng: Rng | None) -> Rng:
-    """`rng`, or an error unless it is an `Rng`."""
+    """`rng`; raise unless it is an `Rng`."""
     if not isinstance(rng, Rng):
         raise TypeError(f"rng is {rng!r}; expected an Rng, such as phiball.rng(0)")
     return rng
@@ -83,10 +83,10 @@ def check_array(name: str, x: Array) -> None:
 
 
 def _check_memory(name: str, x: Array) -> None:
-    """Raise if `x` is a sparse torch tensor or one on the meta device."""
+    """Raise if `x` is a sparse torch tensor, or a tensor on the meta device."""
     layout = str(getattr(x, "layout", "torch.strided"))
     if layout != "torch.strided":
-        raise TypeError(f"{name} is a tensor of layout {layout}; expected a dense one: call to_dense()")
+        raise TypeError(f"{name} is a tensor of layout {layout}; expected a dense tensor: call to_dense()")
     if str(getattr(x, "device", "")) == "meta":
         raise TypeError(f"{name} is on the meta device, which holds no numbers; expected a tensor with data")
 
@@ -113,14 +113,15 @@ def all_finite(x: Array) -> bool:
     xp = array_namespace(x)
     x = detach(x)
     with ignore_float_warnings():
-        # Usually one pass: a finite sum has finite terms, and an overflow needs a second look.
+        # A finite sum has finite terms. Only if the sum is not finite, every entry is checked.
         return isfinite(float(xp.sum(x))) or bool(xp.all(xp.isfinite(x)))
 
 
 def check_finite(name: str, x: Array) -> None:
     """Raise unless every entry of `x` is finite."""
     if not all_finite(x):
-        raise ValueError(f"{name} contains {_first_bad(x)}; expected finite numbers")
+        bad = _first(x, ~array_namespace(x).isfinite(x))
+        raise ValueError(f"{name} contains {bad}; expected finite numbers")
 
 
 def valid_eta(
@@ -148,7 +149,7 @@ def check_eta(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `eta` is an array; raise unless it is one of the right type and shape or a valid number."""
+    """Whether `eta` is an array; raise unless it is a valid number, or an array of the right type."""
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         _check_setting("eta", eta, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
@@ -163,7 +164,7 @@ def check_eta(
 
 
 def check_eta_range(eta: Array) -> None:
-    """Raise unless the entries of `eta` are positive normal numbers."""
+    """Raise unless the entries of `eta` are positive, finite and not subnormal."""
     smallest, largest = _normal_range(eta)
     if not holds(eta_in_range(eta)):
         raise ValueError(
@@ -179,7 +180,7 @@ def eta_in_range(eta: Array) -> Array:
 
 
 def _normal_range(x: Array) -> tuple[float, float]:
-    """The smallest and the largest normal number of the dtype of `x`; subnormal numbers lose digits."""
+    """The smallest and the largest normal number of the dtype of `x`; subnormal numbers have fewer digits."""
     limits = array_namespace(x).finfo(x.dtype)
     return float(limits.smallest_normal), float(limits.max)
 
@@ -209,7 +210,7 @@ def check_budget(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `budget` is an array; raise unless it is one of the right type and shape or a valid number."""
+    """Whether `budget` is an array; raise unless it is a valid number, or an array of the right type."""
     if not isinstance(budget, (int, float)) and is_array_api_obj(budget):
         _check_setting("budget", budget, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
@@ -243,7 +244,7 @@ def _check_setting(name: str, x: Array, losses: Array, shape: tuple[int, ...], r
 
 
 def valid_p(p: Array | None, losses: Array) -> Array | None:
-    """`p` in double precision, broadcast to the shape of `losses` and rescaled to sum one, or an error."""
+    """`p` in double precision, broadcast to the shape of `losses` and normalized; raise if it is invalid."""
     if p is None:
         return None
     check_p(p, losses)
@@ -262,7 +263,7 @@ def check_p(p: Array, losses: Array) -> None:
 
 
 def valid_distribution(name: str, p: Array) -> Array:
-    """`p` rescaled so that each row sums to one, or an error unless rows are probabilities."""
+    """`p` with normalized rows; raise unless the rows are nonnegative with sums near one."""
     return array_namespace(p).astype(double_distribution(name, p), p.dtype, copy=False)
 
 
@@ -273,28 +274,28 @@ def double_distribution(name: str, p: Array) -> Array:
         raise ValueError(f"{name} contains {_first(p, ~(p >= 0))}; expected nonnegative probabilities")
     wide = to_double(p)
     with ignore_float_warnings():
-        whole = total(wide, keepdims=True)
-    near = xp.abs(whole - 1) <= _loose(p)
-    if not holds(near):
-        raise ValueError(f"{name} sums to {_first(whole, ~near)} along the last axis; expected 1")
-    return wide / whole
+        sums = total(wide, keepdims=True)
+    near_one = xp.abs(sums - 1) <= _sum_tolerance(p)
+    if not holds(near_one):
+        raise ValueError(f"{name} sums to {_first(sums, ~near_one)} along the last axis; expected 1")
+    return wide / sums
 
 
 def is_distribution(p: Array) -> Array:
     """Whether each row of `p` is a distribution that `valid_distribution` accepts."""
     xp = array_namespace(p)
-    return xp.all(p >= 0, axis=-1) & (xp.abs(total(p) - 1) <= _loose(p))
+    return xp.all(p >= 0, axis=-1) & (xp.abs(total(p) - 1) <= _sum_tolerance(p))
 
 
-def _loose(p: Array) -> float:
-    """The tolerance for a sum of one: a distribution computed in single precision is accepted."""
-    return 1e-6 if p.dtype == array_namespace(p).float64 != array_namespace(p).float32 else 1e-4
+def _sum_tolerance(p: Array) -> float:
+    """How far sums may be from one, so that distributions computed in single precision are accepted."""
+    return 1e-6 if float(array_namespace(p).finfo(p.dtype).eps) < 1e-10 else 1e-4
 
 
 def check_same_array_type(
     name: str, x: Array, y: Array, *, other: str = "losses", dtype: bool = False
 ) -> None:
-    """Raise unless `x` has the library and device of `y`, called `other`, and, if `dtype`, its dtype."""
+    """Raise unless `x` has the library, device and, if `dtype`, the dtype of `y`, whose name is `other`."""
     try:
         array_namespace(x, y)
     except TypeError:
@@ -315,15 +316,13 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return all(n in (1, t) for n, t in pairs)
 
 
-def _first(x: Array, bad: Array) -> float:
-    return float(array_namespace(x).reshape(x, (-1,))[array_namespace(x).reshape(bad, (-1,))][0])
-
-
-def _first_bad(x: Array) -> float:
-    return _first(x, ~array_namespace(x).isfinite(x))
+def _first(x: Array, mask: Array) -> float:
+    """The first entry of x in the mask."""
+    return float(array_namespace(x).reshape(x, (-1,))[array_namespace(x).reshape(mask, (-1,))][0])
 
 
 def _short(x: object) -> str:
+    """The repr of x in one line of at most 80 characters."""
     with ignore_float_warnings():  # pandas warns when it prints float16
         text = " ".join(repr(x).split())
     return text if len(text) <= 80 else text[:77] + "..."

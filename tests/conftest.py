@@ -1,27 +1,16 @@
 """Fixtures, settings and options of all tests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.arrays import (
-    DEVICES,
-    DTYPES,
-    FAST_PLACES,
-    PLACES,
-    arrays,
-    doubles,
-    missing,
-    one_thread,
-)
+from tests.support.arrays import DEVICES, DTYPES, FAST_PLACES, PLACES, arrays, doubles, missing, one_thread
 
 __all__ = ["arrays", "doubles", "one_thread"]
 
-# Failures are reproducible, and a slow machine causes none.
+# Failures are reproducible, and slow machines do not cause them.
 settings.register_profile(
     "phiball",
     derandomize=True,
@@ -41,14 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="run the first case of each test, on the Numba backend in double precision, without the tests "
-        "marked slow",
+        help="run the first case of each test that is not slow, with the Numba backend in double precision",
     )
-    parser.addoption(
-        "--gpu",
-        action="store_true",
-        help="run only the tests that need a GPU; an error without one",
-    )
+    parser.addoption("--gpu", action="store_true", help="run only the tests that need a GPU")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,10 +50,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in DTYPES.keys() & set(metafunc.fixturenames):
         places = FAST_PLACES if fast else DEVICES if gpu else PLACES
         dtypes = {} if fast else DTYPES[fixture]
-        there = [place for place in places if not missing(place)]
-        cases = [f"{place}-{dtype}" for place in there for dtype in dtypes.get(place, ("float64",))]
+        available = [place for place in places if not missing(place)]
+        cases = [f"{place}-{dtype}" for place in available for dtype in dtypes.get(place, ("float64",))]
         metafunc.parametrize(fixture, cases, indirect=True)
-        absent = (f"{place}: {missing(place)}" for place in places if place not in there)
+        absent = (f"{place}: {missing(place)}" for place in places if place not in available)
         metafunc.config.stash[NOT_RUN].update(absent)
 
 
@@ -94,14 +78,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the tests that were not run from a worker to the main process."""
+    """In a worker of pytest-xdist, send NOT_RUN to the main process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not run"] = dict(session.config.stash[NOT_RUN])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Receive the tests that a worker has not run; all workers collect the same tests."""
+    """Receive NOT_RUN from a worker; it is the same for all workers, which collect the same tests."""
     node.config.stash[NOT_RUN] |= Counter(getattr(node, "workeroutput", {}).get("not run", {}))
 
 

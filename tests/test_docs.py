@@ -1,6 +1,4 @@
-"""The API pages: every public name with an example, working links, formulas without the network."""
-
-from __future__ import annotations
+"""The API pages document every public name with an example, and their links and formulas work."""
 
 import doctest
 import re
@@ -93,8 +91,8 @@ def test_every_public_name_is_documented_with_an_example(package: str, site: Pat
     assert [method.fullname for method in methods if not method.docstring] == []
 
 
-def test_examples_that_pytest_does_not_collect_run() -> None:
-    """The examples of constants, which have no docstring at run time, and of the package."""
+def test_examples_of_constants_and_of_the_package_run() -> None:
+    """pytest does not collect these examples, because constants have no docstring at run time."""
     texts = {"phiball": import_module("phiball").__doc__ or ""}
     for package in PACKAGES:
         page = builder.Page(import_module(package))
@@ -107,7 +105,7 @@ def test_examples_that_pytest_does_not_collect_run() -> None:
     assert runner.failures == 0
 
 
-def test_links_exist_and_a_broken_one_is_found(site: Path, tmp_path: Path) -> None:
+def test_links_exist_and_a_broken_link_is_found(site: Path, tmp_path: Path) -> None:
     assert broken_links(site) == []
     copy = tmp_path / "site"
     shutil.copytree(site, copy)
@@ -116,7 +114,7 @@ def test_links_exist_and_a_broken_one_is_found(site: Path, tmp_path: Path) -> No
     assert broken_links(copy) == ["phiball.html: phiball/refimpl.html#no_such_name"]
 
 
-def test_formulas_are_rendered_and_nothing_comes_from_the_network(site: Path) -> None:
+def test_formulas_are_rendered_and_pages_load_nothing_from_the_network(site: Path) -> None:
     pages = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.html"))
     shown = re.sub(r"<(pre|code|script)\b.*?</\1>", "", pages, flags=re.S)
     assert shown.count("<math") > 20

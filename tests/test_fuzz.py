@@ -1,9 +1,7 @@
-"""Random inputs through the public names, judged in extended precision.
+"""Random inputs of the public functions give a correct result or a one-line error.
 
-`make test` draws a few inputs; `make fuzz` selects the Hypothesis profile "fuzz", which draws many.
+Results are checked in extended precision. `make fuzz` draws many inputs, `make test` a few.
 """
-
-from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
@@ -64,7 +62,7 @@ def batch(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
 
 
 def check_batch(f: Any, eta: Any, p: Any, divergence: Any, solve: Any) -> list[str]:
-    """The failures of a solver on a batch; overflow of losses / eta may raise an error."""
+    """The failed checks of a solver on a batch; it may raise if losses / eta overflows."""
     before = f.tobytes(), eta.tobytes()
     try:
         out = solve(f, eta, divergence, p=p)
@@ -82,9 +80,7 @@ def check_batch(f: Any, eta: Any, p: Any, divergence: Any, solve: Any) -> list[s
     st.sampled_from([np.float64, np.float32]),
     BACKENDS,
 )
-def test_random_batches_are_solved_to_rounding(
-    seed: int, divergence: Any, dtype: Any, backend_name: str
-) -> None:
+def test_random_batches_are_solved(seed: int, divergence: Any, dtype: Any, backend_name: str) -> None:
     with backend(backend_name):
         assert check_batch(*batch(seed, dtype), divergence, phiball.worst_case) == []
 
@@ -107,7 +103,7 @@ def test_wrong_solutions_are_detected(wrong: Any, failure: str) -> None:
     assert failure in found
 
 
-# --- Arguments of every kind: a correct answer, or an error of one line -------------------------------
+# --- Arguments of any type ----------------------------------------------------------------------------
 
 
 KINDS = ["numpy"] * 6 + ["torch"] * 4 + ["strict", "list", "pandas", "meta", "sparse", "masked", "scalar"]
@@ -131,7 +127,7 @@ ETAS = st.one_of(
 
 @dataclass(frozen=True)
 class Argument:
-    """Nested lists of numbers with the kind of array to make of them."""
+    """Nested lists of numbers, and the kind of array to make from them."""
 
     kind: str
     dtype: str
@@ -227,17 +223,15 @@ def result_or_error(work: Any, backend_name: str, *given: Any) -> Any:
     st.sampled_from(["worst_case", "worst_case", "budget", "dual_value", "bisection"]),
     st.sampled_from(DIVERGENCES), arguments_with_p(), ETAS, BACKENDS,
 )  # fmt: skip
-def test_any_argument_of_the_inner_problem_is_solved_or_rejected(
+def test_inner_problem_with_any_arguments_is_solved_or_raises(
     name: str, divergence: Any, arrays: tuple[Argument, Argument | None], eta: Any, backend_name: str
 ) -> None:
     f, p = arrays
     x, reference = f.make(), None if p is None else p.make()
     if name == "dual_value":
+        dual_value = phiball.inner.dual_value
         out = result_or_error(
-            lambda: phiball.inner.dual_value(x, 0.5, eta, divergence, p=reference),
-            backend_name,
-            x,
-            reference,
+            lambda: dual_value(x, 0.5, eta, divergence, p=reference), backend_name, x, reference
         )
     else:
         solve = phiball.bisection if name == "bisection" else phiball.worst_case
@@ -335,7 +329,7 @@ def call_with_points(name: str, ball: Any, x: Any, v: Any, eta: Any, divergence:
 
 
 @given(st.sampled_from(METHODS), BALLS, point_arguments(), ETAS, st.sampled_from(DIVERGENCES), BACKENDS)
-def test_any_points_are_handled_or_rejected(
+def test_balls_attacks_and_risks_with_any_points_are_correct_or_raise(
     name: str, ball: Any, points: tuple[Argument, Argument], eta: Any, divergence: Any, backend_name: str
 ) -> None:
     x, v = (argument.make() for argument in points)
@@ -345,59 +339,62 @@ def test_any_points_are_handled_or_rejected(
     numbers = [argument.numbers() for argument in points]
     if all(np.all(np.isfinite(a)) for a in numbers):
         with np.errstate(all="ignore"):
-            check_points(name, phiball.Ball(*ball), *numbers, np.asarray(to_numpy(out)))
+            assert_correct_points(name, phiball.Ball(*ball), *numbers, np.asarray(to_numpy(out)))
 
 
-def check_points(name: str, ball: Any, x: Any, v: Any, out: Any) -> None:
+def assert_correct_points(name: str, ball: Any, x: Any, v: Any, out: Any) -> None:
     """Compare with exact norms and projections in extended precision."""
     eps = max(float(np.finfo(a.dtype).eps) for a in (x, v))
     limits = np.finfo(np.float32 if eps > 1e-10 else np.float64)
-    slack, tiny, radius = (
-        eps * (16 + 4 * (v.shape[-1] if v.ndim else 0)),
-        LONG(limits.smallest_normal),
-        LONG(ball.radius),
-    )
+    slack = eps * (16 + 4 * (v.shape[-1] if v.ndim else 0))
+    tiny, radius = LONG(limits.smallest_normal), LONG(ball.radius)
     got, center, slope = out.astype(LONG), x.astype(LONG), v.astype(LONG)
     assert not np.any(np.isnan(got))
 
-    def close(exact: Any, room: Any = 0.0, times: int = 1) -> None:
+    def assert_close(exact: Any, room: Any = 0.0, times: int = 1) -> None:
         overflow = np.abs(exact) > limits.max * (1 - slack)
         assert np.all((np.abs(got - exact) <= times * slack * np.abs(exact) + room + tiny) | overflow)
 
     dual = 1.0 if ball.norm == inf else inf if ball.norm == 1 else ball.norm / (ball.norm - 1)
     if name == "length":
-        close(norm(slope, ball.norm))
+        assert_close(norm(slope, ball.norm))
     elif name == "dual_norm":
-        close(norm(slope, dual))
+        assert_close(norm(slope, dual))
     elif name == "variance":
         moment = LONG(replace(ball, radius=1.0).variance(np.eye(1, v.shape[-1])[0]))
-        close(radius**2 * moment * np.sum(slope * slope, axis=-1), times=8)
+        assert_close(radius**2 * moment * np.sum(slope * slope, axis=-1), times=8)
     elif name == "steepest":
         assert np.all(norm(got, ball.norm) <= radius * (1 + slack) + tiny)
         least = radius * norm(slope, dual) * (1 - slack) - tiny * (1 + norm(slope, 1))
         assert np.all(np.sum(got * slope, axis=-1) >= least)
     elif name == "log_mgf":
-        reach = radius * norm(slope, dual)
-        overflow = reach > LONG(limits.max) * (1 - slack)
-        assert np.all((got >= -slack * reach - tiny) & ((got <= reach * (1 + slack) + tiny) | overflow))
+        largest_gain = radius * norm(slope, dual)
+        overflow = largest_gain > LONG(limits.max) * (1 - slack)
+        assert np.all(
+            (got >= -slack * largest_gain - tiny) & ((got <= largest_gain * (1 + slack) + tiny) | overflow)
+        )
     elif name == "onto_simplex":
-        close(threshold(slope, LONG(1)), room=8 * slack, times=8)
+        assert_close(threshold(slope, LONG(1)), room=8 * slack, times=8)
     elif name == "project":
         moved = (v - x).astype(LONG)
         inside = norm(moved, ball.norm)[..., None] <= radius
         nearest = np.where(inside, slope, center + project(moved, ball))
         nearest = nearest if ball.clip is None else np.clip(nearest, *ball.clip)
-        close(nearest, room=slack * (np.abs(center) + np.minimum(radius, norm(moved, inf))[..., None]))
+        assert_close(nearest, room=slack * (np.abs(center) + np.minimum(radius, norm(moved, inf))[..., None]))
     elif name in ("robust_risk", "adversarial_risk", "RegularizedLoss"):
         rows = (a.reshape(len(x), -1) for a in (center * slope, slope, np.abs(center * slope)))
         products, slopes, sizes = rows
-        reach = radius * norm(slopes, dual)
-        middle, size = np.sum(products, axis=-1), np.sum(sizes, axis=-1) + reach
+        largest_gain = radius * norm(slopes, dual)
+        middle, size = np.sum(products, axis=-1), np.sum(sizes, axis=-1) + largest_gain
         if name == "RegularizedLoss":
-            middle, reach, size = np.mean(middle), np.mean(reach), np.mean(size)
-        assert np.all(np.abs(got - middle) <= reach + 64 * slack * size + tiny)
+            middle, largest_gain, size = np.mean(middle), np.mean(largest_gain), np.mean(size)
+        assert np.all(np.abs(got - middle) <= largest_gain + 64 * slack * size + tiny)
     else:
-        if name in ("fgm", "pgm", "white_noise"):  # a point has all axes but the first
+        if name in (
+            "fgm",
+            "pgm",
+            "white_noise",
+        ):  # for attacks, all axes but the first belong to a data point
             got, center = (a.reshape(len(a), -1) for a in (got, center))
         else:
             center = np.expand_dims(center, -2)

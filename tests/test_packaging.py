@@ -1,6 +1,4 @@
-"""The installed package: one import name, lazy and light, typed, complete, and without the tests."""
-
-from __future__ import annotations
+"""The installed package has one import name, imports lazily and is typed and complete."""
 
 import ast
 import json
@@ -40,7 +38,7 @@ def run_fresh(code: str, folder: Path, *options: str) -> str:
 # --- Names ------------------------------------------------------------------------------------------
 
 
-def test_top_level_names_are_those_of_the_packages() -> None:
+def test_top_level_exports_the_names_of_refimpl_and_rng() -> None:
     names: dict[str, Any] = {}
     exec("from phiball import *", names)
     for name in refimpl.__all__:
@@ -61,14 +59,14 @@ def test_all_lists_every_public_name(package: Any) -> None:
 def test_namespaces_are_the_folders_of_refimpl() -> None:
     for name in phiball._NAMESPACES:
         assert import_module(f"phiball.{name}") is import_module(f"phiball.refimpl.{name}")
-    fit = import_module("phiball.linear.fit")  # not a second copy
+    fit = import_module("phiball.linear.fit")  # the same module, not a second copy
     assert fit is import_module("phiball.refimpl.linear.fit")
     assert fit.__spec__.name == "phiball.refimpl.linear.fit"
     with pytest.raises(ModuleNotFoundError, match=r"linear\.oops"):
         import_module("phiball.linear.oops")
 
 
-def test_names_pickle() -> None:
+def test_functions_and_results_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(worst_case)) is worst_case
     assert pickle.loads(pickle.dumps((QUADRATIC, Ball(2, 0.5)))) == (QUADRATIC, Ball(2, 0.5))
 
@@ -82,7 +80,7 @@ def test_misspelled_name_gets_a_suggestion() -> None:
 
 
 @pytest.mark.slow
-def test_type_checkers_know_the_names(tmp_path: Path) -> None:
+def test_mypy_knows_the_public_names(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy: not installed")
     lines = "import phiball", "reveal_type(phiball.worst_case)", "reveal_type(phiball.rng(0))", "phiball.oops"
     (tmp_path / "user.py").write_text("\n".join(lines), encoding="utf-8")
@@ -118,7 +116,7 @@ def test_import_is_lazy_and_silent(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_solving_loads_no_optional_library(tmp_path: Path) -> None:
-    """Folders of a user's project with the names of ours do not confuse the import."""
+    """A user's folders named like phiball's packages are not imported."""
     for folder in PACKAGES:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text("raise RuntimeError('the wrong folder')")
@@ -160,7 +158,7 @@ def test_wheel_is_complete_and_works(tmp_path: Path) -> None:
     assert {f"phiball/{f.relative_to(ROOT).as_posix()}" for f in files} <= names
     assert {f"phiball/{package}/py.typed" for package in PACKAGES} <= names
     zipfile.ZipFile(file).extractall(tmp_path / "site")
-    # -S leaves out site-packages and with it an editable install; NumPy is found by its path.
+    # -S excludes site-packages, which may contain an editable install; NumPy's path is added.
     packages = {str(Path(str(__import__(m).__file__)).parents[1]) for m in ("numpy", "array_api_compat")}
     code = f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, *{sorted(packages)}]\n"
     code += "import phiball.refimpl as r; print(r.__file__)"
@@ -174,12 +172,12 @@ FORBIDDEN = {f"{module}.{name}" for module in PICKLES for name in ("load", "load
 FORBIDDEN |= {"eval", "exec", "os.system", "yaml.load", "shelve.open"}
 REQUIRED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
 UNPACKING = ("extractall", "extract", "unpack_archive")
-# A model that a process passes to its own workers.
+# This module passes a model from a process to its own workers.
 ALLOWED = {("experiments/robustness/models.py", "pickle.loads")}
 
 
 def unsafe_calls(source: str) -> Iterator[str]:
-    """The calls of a module that could run the content of a file, or write where an archive says."""
+    """Yield calls that could execute a file's content or write to paths given by an archive."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
@@ -195,7 +193,7 @@ def unsafe_calls(source: str) -> Iterator[str]:
             yield f"{name} with shell"
 
 
-def test_no_downloaded_file_is_executed() -> None:
+def test_library_makes_no_unsafe_calls() -> None:
     files = [file for package in (*PACKAGES, "docs") for file in (ROOT / package).rglob("*.py")]
     found = {
         (file.relative_to(ROOT).as_posix(), name)

@@ -1,6 +1,4 @@
-"""The Markdown pages: examples run, links and commands exist, figures agree with the code."""
-
-from __future__ import annotations
+"""The examples, links, commands, names and numbers of the Markdown pages are correct."""
 
 import io
 import re
@@ -15,17 +13,18 @@ import pytest
 
 from tests.support.paths import ROOT
 
-UNREAD = {".venv", "build", "results", "site"}  # generated folders
+GENERATED = {".venv", "build", "results", "site"}  # folders
 PAGES = [
     path
     for path in sorted(ROOT.rglob("*.md"))
-    if not UNREAD & set(path.relative_to(ROOT).parts) and not path.relative_to(ROOT).parts[0].startswith(".")
+    if not GENERATED & set(path.relative_to(ROOT).parts)
+    and not path.relative_to(ROOT).parts[0].startswith(".")
 ]
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
 BLOCK = re.compile(r"^```python\n(.*?)^```\n\n((?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-WORDS = 1200
+MAX_README_WORDS = 1200
 
 EXAMPLES = [
     pytest.param(code, output, id=f"{name}-{number}")
@@ -35,7 +34,7 @@ EXAMPLES = [
 
 
 def links(text: str) -> list[str]:
-    """The targets of the links and pictures of a page, outside its code."""
+    """The targets of links and pictures outside code."""
     return LINK.findall(re.sub(r"`[^`\n]*`", "", FENCED.sub("", text)))
 
 
@@ -46,21 +45,21 @@ def anchors(text: str) -> set[str]:
     return explicit | {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
 
 
-def broken(page: str, text: str) -> list[str]:
-    """The links of a page that lead nowhere; those to other hosts are not followed."""
-    lost = []
+def broken_links(page: str, text: str) -> list[str]:
+    """The broken links of a page, without those to other hosts."""
+    broken_targets = []
     for link in links(text):
         if link.startswith(("https://", "mailto:")):
             continue
         target, _, anchor = link.partition("#")
         file = (ROOT / page).parent / target if target else ROOT / page
         reached = file.exists() and (not anchor or anchor in anchors(file.read_text(encoding="utf-8")))
-        lost += [] if reached else [link]
-    return lost
+        broken_targets += [] if reached else [link]
+    return broken_targets
 
 
 def commands(text: str, program: str) -> list[list[str]]:
-    """The words after `program` wherever a page names a command, in a line of code or in quotation marks."""
+    """The arguments of each command `program` in the code blocks and inline code of a page."""
     lines = re.sub(r"\\\n\s*", "", text).replace(" && ", "\n    ").splitlines()
     code = [line.strip() for line in lines if line.startswith("    ")] + re.findall(r"`([^`\n]+)`", text)
     pattern = re.compile(rf"^(?:[A-Z_]+=\S+ |\.venv/bin/)*{program} ([^#]*)")
@@ -91,18 +90,13 @@ def unknown_options(words: list[str]) -> set[str]:
     return named - known if known else {" ".join(path)}
 
 
-def test_there_are_pages() -> None:
-    assert {"README.md", "CONTRIBUTING.md", "refimpl/TRAINING.md", "verification/README.md"} <= set(TEXTS)
-    assert len([name for name in TEXTS if name.startswith("experiments/studies/")]) == 5
-
-
 @pytest.mark.parametrize("page", TEXTS)
 def test_every_example_shows_its_output(page: str) -> None:
     assert len(BLOCK.findall(TEXTS[page])) == TEXTS[page].count("```python")
 
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
-def test_example(code: str, output: str) -> None:
+def test_example_prints_the_output_shown(code: str, output: str) -> None:
     printed = io.StringIO()
     with redirect_stdout(printed):
         exec(compile(code, "a page", "exec"), {"__name__": "__main__"})
@@ -111,7 +105,7 @@ def test_example(code: str, output: str) -> None:
 
 @pytest.mark.parametrize("page", TEXTS)
 def test_links_and_pictures_exist(page: str) -> None:
-    assert broken(page, TEXTS[page]) == []
+    assert broken_links(page, TEXTS[page]) == []
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -126,10 +120,10 @@ def test_commands_exist(page: str) -> None:
         assert unknown_options(words) == set(), words
 
 
-def test_the_checks_can_fail() -> None:
+def test_broken_links_and_unknown_commands_are_detected() -> None:
     pytest.importorskip("typer", reason="typer: not installed")
     text = "see [a](b.md), [c](README.md#d), ![e](f.png) and [g](#h)\n\n    make nonsense  # i\n"
-    assert broken("README.md", text) == ["b.md", "README.md#d", "f.png", "#h"]
+    assert broken_links("README.md", text) == ["b.md", "README.md#d", "f.png", "#h"]
     assert unknown_targets(text) == {"nonsense"}
     assert commands("    X=1 phiball run worst-case --oops 3  # j", "phiball") == [
         ["run", "worst-case", "--oops", "3"]
@@ -139,8 +133,8 @@ def test_the_checks_can_fail() -> None:
     assert unknown_options(["verify", "--section=3", "--deeper"]) == {"--deeper"}
 
 
-def test_the_readme_is_short() -> None:
-    assert len(TEXTS["README.md"].split()) <= WORDS
+def test_readme_is_short() -> None:
+    assert len(TEXTS["README.md"].split()) <= MAX_README_WORDS
 
 
 def test_pictures_are_small() -> None:
@@ -151,8 +145,8 @@ def test_pictures_are_small() -> None:
     assert {picture.name: size for picture in pictures if (size := picture.stat().st_size) > 100_000} == {}
 
 
-def test_the_verdicts_are_those_of_the_claims() -> None:
-    """The tables of `verification/README.md` and the sentences of `README.md` count the recorded claims."""
+def test_numbers_of_verdicts_agree_with_the_claims() -> None:
+    """README.md and verification/README.md give these numbers."""
     verification = pytest.importorskip("phiball.verification", reason="hypothesis: not installed")
     report = import_module("phiball.verification.report.entries")
     claims = verification.all_claims()
@@ -182,8 +176,8 @@ def public_names() -> set[str]:
     return set(package.__all__).union(*(namespace.__all__ for namespace in namespaces))
 
 
-def test_names_in_the_map_of_the_paper_exist() -> None:
-    """Every `name` in the last column of the map of refimpl/README.md is public."""
+def test_names_in_the_table_of_refimpl_readme_are_public() -> None:
+    """The table maps the paper to names in its last column."""
     _, _, table = TEXTS["refimpl/README.md"].partition("| paper | content | here |\n")
     rows = [line for line in table.splitlines() if line.startswith("| ") and line.count("|") == 4]
     names = {name for row in rows for name in re.findall(r"`([A-Za-z_]\w*)[.`]", row.rsplit("|", 2)[1])}
@@ -192,17 +186,15 @@ def test_names_in_the_map_of_the_paper_exist() -> None:
     assert names <= public_names()
 
 
-def test_every_public_name_is_on_a_page() -> None:
-    """Each name at the top of phiball is used in the README or in a guide."""
+def test_every_top_level_name_is_mentioned_on_a_page() -> None:
     text = "\n".join(text for name, text in TEXTS.items() if name != "CHANGELOG.md")
     names = import_module("phiball").__all__
     assert 30 < len(names) < 42
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_the_journey_follows_the_code() -> None:
-    """Every file of the journey exists, and contains the names that its row gives."""
-    _, _, journey = TEXTS["CONTRIBUTING.md"].partition("## One journey")
+def test_files_of_the_journey_in_contributing_contain_the_names_given() -> None:
+    _, _, journey = TEXTS["CONTRIBUTING.md"].partition("## The path of a call")
     rows = re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", journey.partition("\n## ")[0], re.MULTILINE)
     assert len(rows) > 4
     for file, text in rows:
@@ -211,9 +203,8 @@ def test_the_journey_follows_the_code() -> None:
         assert [name for name in names if not re.search(rf"\b{name}\b", source)] == [], file
 
 
-def test_the_map_shows_the_folders() -> None:
-    """Every folder of the map exists, and every package is on it."""
-    _, _, section = TEXTS["CONTRIBUTING.md"].partition("## The map")
+def test_map_in_contributing_lists_the_existing_folders() -> None:
+    _, _, section = TEXTS["CONTRIBUTING.md"].partition("## Folders")
     lines = re.findall(r"^    (  )?(\w+)/ ", section.partition("\n## ")[0], re.MULTILINE)
     shown, top = set(), ""
     for indent, name in lines:
@@ -224,7 +215,7 @@ def test_the_map_shows_the_folders() -> None:
     assert {name for name in packages if not name.startswith(("tests/", "build/", "results/"))} <= shown
 
 
-def test_the_names_of_the_readme_exist() -> None:
+def test_names_in_the_table_of_the_readme_are_public() -> None:
     package = import_module("phiball")
     _, _, table = TEXTS["README.md"].partition("| to | use |\n")
     rows = [line for line in table.partition("\n\n")[0].splitlines()[1:] if line.startswith("|")]

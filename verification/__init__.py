@@ -1,8 +1,8 @@
-"""The paper's statements as executable claims, and their report.
+"""The paper's statements as executable claims, and the report of their verdicts.
 
-`phiball verify` runs them from the command line, `run_claims` from Python. A run searches for violations of
-each claim and reaches a `Verdict`. `verify_solver` applies the claims about the inner problem to your own
-solver.
+`phiball verify` runs the claims from the command line, `run_claims` from Python. A run searches for
+counterexamples to each claim and reaches a `Verdict`. `verify_solver` applies the claims about the inner
+problem to your own solver.
 """
 
 from importlib.util import find_spec

@@ -1,6 +1,9 @@
 """Numba kernels that turn random numbers into points of balls, in one pass.
 
-They take NumPy arrays and torch tensors in main memory. The points overwrite the random numbers.
+They take NumPy arrays and torch tensors in main memory. The points overwrite the random numbers. The
+reference functions in refimpl/distributions (uniform.py, tilting.py) explain the methods. In this file, `z`
+are the centres, `s` the tilts, `log_mean` is log E exp(s.b), and `log_w` the logarithm of the uniform density
+nu relative to the tilted density q at each point.
 """
 
 from __future__ import annotations
@@ -11,107 +14,103 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary_functions import (
-    exponential_less,
-    log1p_above,
-    log_normal,
-    log_sinhc,
-    sin_pi,
-)
-from phiball.backends.numba.primitives import SUMS
+from phiball.backends.numba.compilation import compiled, subroutine
+from phiball.backends.numba.elementary_functions import exp_minus, fast_log, fast_log1p, log_sinhc, sin_pi
+from phiball.backends.numba.primitives import REORDER_SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 _TINY, _HUGE = 1e-30, 1e75  # as in refimpl/distributions/tilting.py
-_WIDE = 64  # coordinates in one inner loop: points with fewer coordinates are processed together
+_LOOP_WIDTH = 64  # numbers in one inner loop; points with fewer coordinates are processed in groups
 
 
 def ball_points(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Any:
-    """Uniform points of balls of norm 1, 2 and inf, or NotImplemented for other norms."""
+    """Uniform points of balls with norm 1, 2 or inf; NotImplemented for other norms."""
     views = _views(b, z) if norm in (1.0, 2.0, inf) else None
     if views is None:
         return NotImplemented
     if u is None:
-        _place_inf(*views, radius)
+        _uniform_points_inf(*views, radius)
     else:
-        _place(*views, _rows(u, (-1, b.shape[-2])), float(norm), radius)
+        _uniform_points(*views, _as_rows(u, (-1, b.shape[-2])), float(norm), radius)
     return b
 
 
 def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
-    """Tilted points of balls of norm inf, and log(nu/q)."""
+    """`n` tilted points around each centre, for norm inf, and `log_w`."""
     if as_numpy_view(z) is None:
         return NotImplemented
     *shape, d = z.shape
     points = rng.uniform((*shape, n, d), like=z)
-    numbers, centres = _rows(points, (prod(shape), n, d)), _rows(z, (prod(shape), d))
+    numbers, centres = _as_rows(points, (prod(shape), n, d)), _as_rows(z, (prod(shape), d))
     log_w = np.empty((*shape, n), numbers.dtype)
-    _aim_inf(numbers, centres, _rows(s, centres.shape), radius, log_w.reshape(numbers.shape[:2]))
+    _tilted_points_inf(numbers, centres, _as_rows(s, centres.shape), radius, log_w.reshape(numbers.shape[:2]))
     return points, to_library(log_w, z)
 
 
-def tilted_points_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
-    """Tilted points of balls of norm 2, and log(nu/q)."""
+def tilted_points_2(
+    v: Array, u: Array, below: Array, log_mean: Array, z: Array, s: Array, radius: float
+) -> Any:
+    """Tilted points for norm 2, and `log_w`."""
     views = _views(v, z)
     if views is None:
         return NotImplemented
     n, d = v.shape[-2:]
     log_w = np.empty(v.shape[:-1], views[0].dtype)
-    more = _rows(u, (-1, n)), _rows(below, (-1, n)), _rows(whole, (-1,))
-    _aim_2(*views, _rows(s, (-1, d)), *more, radius, log_w.reshape(-1, n))
+    others = _as_rows(u, (-1, n)), _as_rows(below, (-1, n)), _as_rows(log_mean, (-1,))
+    _tilted_points_2(*views, _as_rows(s, (-1, d)), *others, radius, log_w.reshape(-1, n))
     return v, to_library(log_w, v)
 
 
 def first_accepted(t: Array, d: int, u: Array) -> Any:
-    """The components of tilted points along the tilt, for norm 2: the first accepted candidates."""
+    """One minus the component of tilted points along the tilt, for norm 2: the first accepted candidates."""
     tilt = as_numpy_view(t)
     if tilt is None:
         return NotImplemented
     below, found = np.empty_like(tilt), np.zeros(len(tilt), np.bool_)
-    _first_accepted(_rows(u, u.shape), contiguous(tilt), d, below, found)
+    _first_accepted(_as_rows(u, u.shape), contiguous(tilt), d, below, found)
     return to_library(below, t), to_library(found, t)
 
 
 def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> Any:
-    """min(radius |s|, 1e75) and log E exp(s.b), for norm 2."""
+    """t = min(radius |s|, 1e75) and `log_mean`, for norm 2."""
     tilts = as_numpy_view(s)
     if tilts is None:
         return NotImplemented
     both = np.empty((2, *tilts.shape[:-1]))
-    t, whole = both[0, ...], both[1, ...]  # both[0] would be a copy for a single tilt
+    t, log_mean = both[0, ...], both[1, ...]  # both[0] would be a copy for a single tilt
     rows = contiguous(tilts).reshape(-1, tilts.shape[-1])
-    _sizes(rows, radius, steps, np.array(series), t.reshape(-1), whole.reshape(-1))
-    return to_library(t, s), to_library(whole, s)
+    _tilt_norms(rows, radius, steps, np.array(series), t.reshape(-1), log_mean.reshape(-1))
+    return to_library(t, s), to_library(log_mean, s)
 
 
 def _views(b: Array, z: Array) -> tuple[Any, Any] | None:
-    """Numbers (rows, n, d) and centres (rows, d) as views, or None if that is not possible."""
+    """b as numbers (rows, n, d) and z as centres (rows, d), both NumPy; None if b would have to be copied."""
     numbers = as_numpy_view(b)
     if numbers is None or not numbers.flags.c_contiguous:
         return None
     n, d = numbers.shape[-2:]
-    return numbers if numbers.ndim == 3 else numbers.reshape(-1, n, d), _rows(z, (-1, d))
+    return numbers if numbers.ndim == 3 else numbers.reshape(-1, n, d), _as_rows(z, (-1, d))
 
 
-def _rows(x: Array, shape: tuple[int, ...]) -> Any:
+def _as_rows(x: Array, shape: tuple[int, ...]) -> Any:
     rows = contiguous(as_numpy_view(x))
     return rows if rows.ndim == len(shape) else rows.reshape(shape)
 
 
-@compiled(SUMS)
-def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
+@compiled(REORDER_SUMS)
+def _uniform_points(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
     n, d = b.shape[1:]
     factor, size = np.empty(n, b.dtype), np.empty(n)
     for i in range(len(b)):
         if norm == 1.0:
-            _laplace(b[i].reshape(n * d))
+            _uniform_to_laplace(b[i].reshape(n * d))
         for k in range(n):
             total = b.dtype.type(0.0)
             for j in range(d):
                 total += abs(b[i, k, j]) if norm == 1.0 else b[i, k, j] * b[i, k, j]
             factor[k] = total
-        for k in range(n):  # a loop with both a logarithm and a root would not vectorise
-            e = -log_normal(1.0 - u[i, k])
+        for k in range(n):  # separate loops: one with both a logarithm and a root would not vectorise
+            e = -fast_log(1.0 - u[i, k])
             size[k] = factor[k] + (e if norm == 1.0 else 2.0 * e)
         for k in range(n):
             factor[k] = radius / (size[k] if norm == 1.0 else size[k] ** 0.5)
@@ -120,18 +119,18 @@ def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
                 b[i, k, j] = z[i, j] + factor[k] * b[i, k, j]
 
 
-@compiled(SUMS)
-def _place_inf(b: Any, z: Any, radius: float) -> None:
+@compiled(REORDER_SUMS)
+def _uniform_points_inf(b: Any, z: Any, radius: float) -> None:
     n, d = b.shape[1:]
     side, half = b.dtype.type(2.0 * radius), b.dtype.type(radius)
-    together = 1  # points that are processed as one
-    for k in range(2, min(n, _WIDE // d) + 1):
-        together = k if n % k == 0 else together
-    width, parts = together * d, n // together
+    group = 1  # number of points that are processed as one
+    for k in range(2, min(n, _LOOP_WIDTH // d) + 1):
+        group = k if n % k == 0 else group
+    width, parts = group * d, n // group
     numbers = b.reshape(len(b) * parts, width)
     centre = np.empty(width, b.dtype)
     for i in range(len(b)):
-        for k in range(together):
+        for k in range(group):
             for j in range(d):
                 centre[k * d + j] = z[i, j]
         for k in range(i * parts, (i + 1) * parts):
@@ -139,50 +138,52 @@ def _place_inf(b: Any, z: Any, radius: float) -> None:
                 numbers[k, j] = centre[j] + (side * numbers[k, j] - half)
 
 
-@part(SUMS)
-def _laplace(u: Any) -> None:
-    """Turn uniform numbers into Laplace numbers: the first bit is the sign, the rest the absolute value."""
+@subroutine(REORDER_SUMS)
+def _uniform_to_laplace(u: Any) -> None:
+    """Turn uniform numbers into Laplace numbers: the first bit gives the sign, the others the size."""
     for j in range(u.size):
         side = 2.0 * np.float64(u[j]) - 1.0
-        u[j] = copysign(log_normal(1.0 + (np.floor(side) - side)), side)
+        u[j] = copysign(fast_log(1.0 + (np.floor(side) - side)), side)
 
 
-@compiled(SUMS)
-def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
+@compiled(REORDER_SUMS)
+def _tilted_points_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
     n, d = u.shape[1:]
-    together = max(1, min(n, _WIDE // d))
+    group = max(1, min(n, _LOOP_WIDTH // d))
     size, decay = np.empty((2, d))
-    # Operands of the numbers have their dtype.
-    rate, inverse, sign = np.empty((3, together * d), u.dtype)
+    # In the dtype of u, so that the inner loop needs no conversion.
+    rate, inverse, sign = np.empty((3, group * d), u.dtype)
     for i in range(len(u)):
         for j in range(d):
             a = radius * abs(np.float64(s[i, j]))
             size[j] = a if a > _TINY else _TINY
             sign[j] = -radius if s[i, j] < 0.0 else radius
         for j in range(d):
-            rate[j] = decay[j] = exponential_less(-2.0 * size[j], 1.0)
+            rate[j] = decay[j] = exp_minus(-2.0 * size[j], 1.0)
             inverse[j] = -1.0 / size[j]
-        whole = 0.0
+        log_mean = 0.0
         for j in range(d):
-            whole += log_sinhc(radius * abs(np.float64(s[i, j])), decay[j])
-        for j in range(d, together * d):
+            log_mean += log_sinhc(radius * abs(np.float64(s[i, j])), decay[j])
+        for j in range(d, group * d):
             rate[j], inverse[j], sign[j] = rate[j - d], inverse[j - d], sign[j - d]
         numbers = u[i].reshape(n * d)
-        for start in range(0, n * d, together * d):
-            some = numbers[start : start + together * d]
-            for j in range(some.size):
-                below = log1p_above(some[j] * rate[j]) * inverse[j]
-                some[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
+        for start in range(0, n * d, group * d):
+            chunk = numbers[start : start + group * d]
+            for j in range(chunk.size):
+                below = fast_log1p(chunk[j] * rate[j]) * inverse[j]
+                chunk[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
         for k in range(n):
             row, product = u[i, k], 0.0
             for j in range(d):
                 product += np.float64(s[i, j]) * np.float64(row[j])
                 row[j] += z[i, j]
-            log_w[i, k] = whole - product
+            log_w[i, k] = log_mean - product
 
 
-@compiled(SUMS)
-def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float, log_w: Any) -> None:
+@compiled(REORDER_SUMS)
+def _tilted_points_2(
+    v: Any, z: Any, s: Any, u: Any, below: Any, log_mean: Any, radius: float, log_w: Any
+) -> None:
     n, d = v.shape[1:]
     along = np.empty(d, v.dtype)
     ahead, wide = np.empty((2, n), v.dtype)
@@ -207,7 +208,7 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
                 rest += v[i, k, j] * v[i, k, j]
             wide[k] = rest
         for k in range(n):
-            size[k] = wide[k] - 2.0 * log_normal(1.0 - u[i, k])
+            size[k] = wide[k] - 2.0 * fast_log(1.0 - u[i, k])
         for k in range(n):
             depth, reach = below[i, k], size[k] ** 0.5
             wide[k] = radius * (depth * (2.0 - depth)) ** 0.5 / (reach if reach > 0.0 else 1.0)
@@ -218,7 +219,7 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
                 b = ahead[k] * along[j] + wide[k] * v[i, k, j]
                 product += np.float64(s[i, j]) * np.float64(b)
                 v[i, k, j] = z[i, j] + b
-            log_w[i, k] = whole[i] - product
+            log_w[i, k] = log_mean[i] - product
 
 
 @compiled({"contract"})
@@ -227,7 +228,7 @@ def _first_accepted(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
     candidate, excess, ratio = np.empty((3, len(t)))
     for k in range(u.shape[1] if len(u) else 0):
         for i in range(len(t)):
-            candidate[i] = -exponential_less(2.0 / d * log_normal(1.0 - u[0, k, i]), 1.0)
+            candidate[i] = -exp_minus(2.0 / d * fast_log(1.0 - u[0, k, i]), 1.0)
         for i in range(len(t)):
             b = m / (2.0 * t[i] + (4.0 * t[i] * t[i] + m * m) ** 0.5)
             best = 2.0 * b / (1.0 + b)
@@ -237,14 +238,14 @@ def _first_accepted(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
             candidate[i] = depth
             excess[i] = t[i] * (best - depth)
         for i in range(len(t)):
-            excess[i] += m * log_normal(ratio[i]) - log_normal(1.0 - u[2, k, i])
+            excess[i] += m * fast_log(ratio[i]) - fast_log(1.0 - u[2, k, i])
         for i in range(len(t)):
             if excess[i] >= 0.0 and not found[i]:
                 below[i], found[i] = candidate[i], True
 
 
-@compiled(SUMS)
-def _sizes(s: Any, radius: float, steps: int, series: Any, t: Any, whole: Any) -> None:
+@compiled(REORDER_SUMS)
+def _tilt_norms(s: Any, radius: float, steps: int, series: Any, t: Any, log_mean: Any) -> None:
     d = s.shape[1]
     for i in range(len(s)):
         top, square = 0.0, 0.0
@@ -253,33 +254,33 @@ def _sizes(s: Any, radius: float, steps: int, series: Any, t: Any, whole: Any) -
         scale = top if top > 0.0 else 1.0  # so that squares do not overflow or underflow
         for j in range(d):
             square += (s[i, j] / scale) ** 2
-        whole[i] = radius * (top * square**0.5)
-        t[i] = min(whole[i], _HUGE)
-        whole[i] -= t[i]
-    _bessel(t * t, d / 2, steps, series, whole)
+        log_mean[i] = radius * (top * square**0.5)
+        t[i] = min(log_mean[i], _HUGE)
+        log_mean[i] -= t[i]
+    _add_log_bessel(t * t, d / 2, steps, series, log_mean)
 
 
-@part()
-def _bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
-    """Add log Gamma(nu + 1) (2/t)^nu I_nu(t), x = t^2, to `out`."""
+@subroutine()
+def _add_log_bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
+    """Add log [Gamma(nu + 1) (2/t)^nu I_nu(t)] to `out`, for x = t^2."""
     value, q, ratio = np.empty((3, len(x)))
-    _debye(x, nu + steps, series[0], q, value)
+    _log_debye(x, nu + steps, series[0], q, value)
     if steps > 0:
-        _debye(x, nu + steps + 1.0, series[1], q, ratio)
+        _log_debye(x, nu + steps + 1.0, series[1], q, ratio)
         for i in range(len(x)):
-            ratio[i] = exponential_less(min(ratio[i] - value[i], 0.0), 0.0)
+            ratio[i] = exp_minus(min(ratio[i] - value[i], 0.0), 0.0)
         for j in range(steps, 0, -1):
             below = 4.0 * (nu + j) * (nu + j + 1.0)
             for i in range(len(x)):
                 rest = x[i] / below * ratio[i]
-                value[i] += log1p_above(rest)
+                value[i] += fast_log1p(rest)
                 ratio[i] = 1.0 / (1.0 + rest)
     for i in range(len(x)):
         out[i] += value[i]
 
 
-@part()
-def _debye(x: Any, nu: float, series: Any, q: Any, out: Any) -> None:
+@subroutine()
+def _log_debye(x: Any, nu: float, series: Any, q: Any, out: Any) -> None:
     for i in range(len(x)):
         y = x[i] / (nu * nu)
         sigma = (1.0 + y) ** 0.5
@@ -291,4 +292,4 @@ def _debye(x: Any, nu: float, series: Any, q: Any, out: Any) -> None:
     for i in range(len(x)):
         y = x[i] / (nu * nu)
         m = y / (1.0 + (1.0 + y) ** 0.5)
-        out[i] = log1p_above(out[i]) + nu * (m - log1p_above(0.5 * m)) - 0.25 * log1p_above(y)
+        out[i] = fast_log1p(out[i]) + nu * (m - fast_log1p(0.5 * m)) - 0.25 * fast_log1p(y)

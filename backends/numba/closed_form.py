@@ -1,10 +1,14 @@
 """Kernels for divergences with a closed form (entropic, absolute value, hinge) or a quantile (indicator).
 
-All kernels of inner problems share their arguments. `rows` is (losses, offsets, eta): row r of the flat
-losses is offsets[r], ..., offsets[r + 1] - 1. The reference distribution `p` is None if uniform, else it has
-a mass for every loss if `own` is 1, or is shared by the rows if 0. A kernel solves the rows start, ...,
-stop - 1 and fills out = (value, mu, weights, gap). Sums are in float64 for every dtype. The value is NaN if a
-loss or p is invalid or the kernel cannot certify a row: the reference then solves the batch.
+All kernels of inner problems share their arguments. `rows` is (losses, offsets, eta): row r consists of
+losses[offsets[r] : offsets[r + 1]]. The reference distribution `p` is None if uniform. Otherwise it has the
+shape of the losses if `p_per_row` is 1, and is shared by all rows if 0. A kernel solves the rows from `start`
+to stop - 1 and fills out = (value, mu, weights, gap). Sums are in float64 for every dtype. A kernel sets the
+value of a row to NaN if a loss or p is invalid, or if its accuracy is in doubt: the reference then solves the
+batch. `parameter` belongs to the divergence, and `slope1` is phi'(1).
+
+Names in all kernels: top = max f, low = min f, `density` the row of weights, `p_sum` the sum of p, g = f -
+top.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from typing import Any
 import numpy as np
 from numba import float64
 
-from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary_functions import exponential_less
+from phiball.backends.numba.compilation import compiled, subroutine
+from phiball.backends.numba.elementary_functions import exp_minus
 from phiball.backends.numba.primitives import (
     BLOCK,
     EPS,
-    SUMS,
+    REORDER_SUMS,
     bits,
     extent,
     from_bits,
@@ -32,60 +36,59 @@ from phiball.backends.numba.primitives import (
     write,
 )
 
-_SLACK = 8.0 * EPS  # relative tolerance for a mass to reach alpha, as in the reference
+_SLACK = 8.0 * EPS  # relative tolerance for a probability to reach alpha, as in the reference
 
 
-@compiled(SUMS)
+@compiled(REORDER_SUMS)
 def solve_entropic(
-    rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
+    rows: Any, p: Any, p_per_row: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Example 2: gamma_i = exp(u_i)/sum exp(u), value = max f + eta log E exp(u)."""
+    """Example 2: gamma_i = p_i exp(u_i)/E exp(u), value = top + eta log E exp(u), for u = (f - top)/eta."""
     f, offsets, eta = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        distribution = row_of(p, own * first, m)
+        distribution = row_of(p, p_per_row * first, m)
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top, low, whole = extent(losses, distribution)
-        reach = minus(top, low) * inverse
-        if reach < 1e-290 and top > low:
+        top, low, p_sum = extent(losses, distribution)
+        spread = minus(top, low) * inverse
+        if spread < 1e-290 and top > low:
             value[row] = np.nan  # range/eta underflows
             continue
-        less = 1.0 if reach < 1.0 else 0.0  # for a large eta, sum exp(u) - 1
+        c = 1.0 if spread < 1.0 else 0.0  # for a large eta, E exp(u) - 1 is more accurate
         total = 0.0
         for block in range(0, m, BLOCK):
             partial = 0.0
             for i in range(block, block + BLOCK if block + BLOCK < m else m):
                 u, w = minus(read(losses, i), top) * inverse, read(distribution, i)
-                # A loss without mass may exceed the top.
-                power = exponential_less(u if u < 0.0 else 0.0, less)
+                # A loss with p = 0 may exceed the top.
+                power = exp_minus(u if u < 0.0 else 0.0, c)
                 partial += w * power
-                write(density, i, w * (power + less))
+                write(density, i, w * (power + c))
             total += partial
-        total = total / whole
-        mean = plus(total, less)  # E exp(u)
+        total = total / p_sum
+        mean = plus(total, c)  # E exp(u)
         if not mean > (1e-280 if weights.itemsize == 8 else 1e-30):
-            value[row] = np.nan  # almost no mass at the largest loss: underflow may matter
+            value[row] = np.nan  # p is tiny at the largest losses: underflow of other terms may matter
             continue
-        scale = 1.0 / (mean * whole)
+        scale = 1.0 / (mean * p_sum)
         for i in range(m):
             density[i] = density[i] * scale
-        primal = e * (
-            np.log(mean) + minus(total, minus(mean, less)) / mean
-        )  # log(mean) plus a correction for rounding
+        # The second term corrects log(mean) for the rounding error of mean.
+        primal = e * (np.log(mean) + minus(total, minus(mean, c)) / mean)
         shift = store_mu(mu, row, top, primal, e, 0.0)
-        h = minus(primal, shift) * inverse  # the rounding of the multiplier, in which the dual is convex
+        h = minus(primal, shift) * inverse  # the rounding error of mu, in units of eta
         value[row] = top + primal
         gap[row] = e * (0.5 * h * h if abs(h) < 1e-4 else np.expm1(h) - h)
 
 
-@compiled(SUMS)
+@compiled(REORDER_SUMS)
 def solve_kinked(
-    rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
+    rows: Any, p: Any, p_per_row: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Examples 4 and 5, corrected: gamma_i = p_i above max f - width; the rest moves to the largest loss.
+    """Examples 4 and 5, corrected: gamma_i = p_i where f > max f - width; the rest moves to the largest loss.
 
     `parameter` is the slope of phi at 0: -1 for the absolute value, 0 for the hinge.
     """
@@ -95,11 +98,11 @@ def solve_kinked(
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        distribution = row_of(p, own * first, m)
+        distribution = row_of(p, p_per_row * first, m)
         e = float64(eta[row])
-        width = e * (1.0 - parameter)  # the cost of moving a unit of mass
-        top, low, whole = extent(losses, distribution)
-        # As in the reference: away from the end of the domain of phi* if possible, never beyond it.
+        width = e * (1.0 - parameter)  # the cost of moving all probability
+        top, low, p_sum = extent(losses, distribution)
+        # As in the reference, mu is inside the domain of phi* if possible, and never outside.
         drop = minus(top, low) / (1.0 - parameter)
         drop = drop if drop < e else e
         shift = store_mu(mu, row, top, -drop * (1.0 - 8.0 * EPS), e, 0.0, True)
@@ -117,7 +120,7 @@ def solve_kinked(
             at_top += part_top
             primal += part_primal
             dual += part_dual
-        scale, atom = 1.0 / whole, (left / at_top) / whole
+        scale, atom = 1.0 / p_sum, (left / at_top) / p_sum
         for i in range(m):
             g = minus(read(losses, i), top)
             write(
@@ -125,13 +128,13 @@ def solve_kinked(
                 i,
                 read(distribution, i) * ((scale if g > -width else 0.0) + (atom if g == 0.0 else 0.0)),
             )
-        value[row] = top + primal / whole
-        gap[row] = (dual - primal) / whole
+        value[row] = top + primal / p_sum
+        gap[row] = (dual - primal) / p_sum
 
 
-@part()
+@subroutine()
 def middle(a: float, b: float) -> Any:
-    """The number halfway between a and b, counting floating-point numbers."""
+    """The median of all floating-point numbers between a and b."""
     low, high = bits(a), bits(b)
     low = low if low >= 0 else -(low & 0x7FFFFFFFFFFFFFFF)
     high = high if high >= 0 else -(high & 0x7FFFFFFFFFFFFFFF)
@@ -139,11 +142,11 @@ def middle(a: float, b: float) -> Any:
     return from_bits(half) if half >= 0 else -from_bits(-half)
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _masses_above(
     a: Any, distribution: Any, low: float, mid: float, high: float
 ) -> tuple[float, float, float]:
-    """The masses above three values."""
+    """The probabilities of a > low, a > mid and a > high."""
     first, second, third = 0.0, 0.0, 0.0
     for block in range(0, a.size, BLOCK):
         part_first, part_second, part_third = 0.0, 0.0, 0.0
@@ -158,9 +161,9 @@ def _masses_above(
     return first, second, third
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _at_and_above(a: Any, distribution: Any, q: float) -> tuple[float, float]:
-    """(the mass of the entries that equal q, sum p (a - q)_+)."""
+    """(the probability of a = q, sum p (a - q)_+)."""
     tied, excess = 0.0, 0.0
     for block in range(0, a.size, BLOCK):
         part_tied, part_excess = 0.0, 0.0
@@ -173,19 +176,20 @@ def _at_and_above(a: Any, distribution: Any, q: float) -> tuple[float, float]:
     return tied, excess
 
 
-@part()
+@subroutine()
 def select(
-    a: Any, distribution: Any, goal: float, whole: float, low: float, high: float
+    a: Any, distribution: Any, goal: float, p_sum: float, low: float, high: float
 ) -> tuple[float, float, float, float]:
-    """(q, above, tied, excess): q is the largest entry such that the mass of entries >= q reaches `goal`.
+    """(q, above, tied, excess): q is the largest entry for which the probability of a >= q reaches `goal`.
 
-    `above` is the mass of entries > q, `tied` that of entries equal to q, `excess` is sum p (a - q)_+. A
-    bracket [low, high] of all entries with mass is narrowed by the masses above three values: the point of
-    false position (Illinois) and two close to it, which usually enclose q; if that is slow, by bisection over
-    the floating-point numbers. The last steps move down from entry to entry. NaN on failure.
+    `above` is the probability of a > q, `tied` of a = q, and `excess` is sum p (a - q)_+; NaN on failure. The
+    bracket [low, high] contains all entries with p > 0 at first. Each step evaluates the probability above
+    three values: the point of false position (Illinois method) and two close to it, which usually enclose q.
+    After 20 steps, bisection over the floating-point numbers follows. The last steps move from entry to
+    entry.
     """
-    mean = whole / a.size
-    above, beyond = 0.0, whole  # the masses above `high` and above `low`
+    mean = p_sum / a.size
+    above, beyond = 0.0, p_sum  # the probabilities of a > high and a > low
     less_short, less_over, side, steps_down, stalled, inclusive = 1.0, 1.0, 0, 0, False, True
     for step in range(200):
         short = goal - 0.5 * mean - above
@@ -196,7 +200,7 @@ def select(
         if (close and steps_down < 8) or not low < t < high:
             q = next_loss(a, distribution, high, 1.0, inclusive)
             tied, excess = _at_and_above(a, distribution, q)
-            if not (above + tied < goal and q > low):  # q = low if rounding keeps the masses below the goal
+            if not (above + tied < goal and q > low):  # stop at low even if rounding keeps the sum below goal
                 return q, above, tied, excess
             high, above, inclusive = q, above + tied, False
             steps_down, stalled = steps_down + 1, False
@@ -218,37 +222,37 @@ def select(
                 low, beyond, high, above = left, first, t, second
             else:
                 low, beyond, high, above = t, second, right, third
-        stalled = beyond - above == before_step  # one entry may hold all the remaining mass
+        stalled = beyond - above == before_step  # one entry may have all the remaining probability
     return np.nan, np.nan, np.nan, np.nan
 
 
-@compiled(SUMS)
+@compiled(REORDER_SUMS)
 def solve_indicator(
-    rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
+    rows: Any, p: Any, p_per_row: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Example 1 with atoms: gamma_i = p_i/alpha above the quantile q; the rest is shared among f = q."""
+    """Example 1 with atoms: gamma_i = p_i/alpha where f exceeds the quantile q; the rest goes to f = q."""
     f, offsets, _ = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        distribution = row_of(p, own * first, m)
-        top, low, whole = extent(losses, distribution)
+        distribution = row_of(p, p_per_row * first, m)
+        top, low, p_sum = extent(losses, distribution)
         value[row] = np.nan
-        if not whole > 0.0:
+        if not p_sum > 0.0:
             continue
-        full = parameter * whole
+        full = parameter * p_sum
         if distribution is None:
-            # Masses are counts, and alpha m, which may be an integer up to rounding, is stored in two parts.
-            # 2^27 + 1 splits alpha into halves whose products with m are exact.
+            # The unit is 1/m. alpha m may be an integer up to rounding, so it is computed as full + rest:
+            # 2^27 + 1 splits alpha into two terms whose products with m are exact.
             head = parameter * 134217729.0
             head = minus(head, minus(head, parameter))
-            rest = minus(head * whole, full) + minus(parameter, head) * whole
+            rest = minus(head * p_sum, full) + minus(parameter, head) * p_sum
             goal = np.ceil(full * (1.0 - 1e-14))
         else:
             rest, goal = 0.0, full * (1.0 - _SLACK)
-        q, above, tied, excess = select(losses, distribution, goal if goal > 0.0 else 1.0, whole, low, top)
+        q, above, tied, excess = select(losses, distribution, goal if goal > 0.0 else 1.0, p_sum, low, top)
         share = (minus(full, above) + rest) / tied
         share = (share if share < 1.0 else 1.0) if share > 0.0 else 0.0
         share, gain = share / full, excess / full

@@ -1,7 +1,7 @@
-"""Functions compiled with Numba on first use, and cached on disk where a cache folder is writable.
+"""Decorators that compile functions with Numba on first use, and cache them on disk if possible.
 
-Numba recompiles a function when its source file changes, but not when a function that it inlines changes. The
-name of a cache file therefore contains a hash of all sources in this folder.
+Numba recompiles a function when its own source file changes, but not when a function that it calls changes in
+another file. The name of a cache file therefore contains a hash of all sources in this folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Flags = set[str] | bool
 
 
 def compiled(fastmath: Flags = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function that Python calls; it releases the GIL, and 1/0 is infinite, as in NumPy."""
+    """Compile a function that Python calls. It releases the GIL, and 1/0 is infinite, as in NumPy."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         function.__qualname__ += f"-{_sources_hash()}"  # Numba names the cache file after it
@@ -36,10 +36,10 @@ def compiled(fastmath: Flags = False) -> Callable[[Callable[P, R]], Callable[P, 
     return decorate
 
 
-def part(fastmath: Flags = False, inline: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function that only compiled functions call; `inline` it in vectorised loops.
+def subroutine(fastmath: Flags = False, inline: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Compile a function that only compiled functions call: a call from Python would crash.
 
-    It has no wrapper for Python, which would be slow to compile: a call from Python crashes.
+    It has no wrapper for Python, which is slow to compile. Set `inline` for calls in vectorised loops.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
     options |= {"forceinline": inline, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}

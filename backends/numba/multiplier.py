@@ -1,7 +1,7 @@
-"""The numba kernel of `multiplier`: the price at which a worst case uses its budget, row by row.
+"""Numba kernel of `multiplier`: for each row, the price eta at which the worst case uses its whole budget.
 
-It follows refimpl/inner/multiplier.py, which explains the curve and the steps. Entries without mass are
-skipped, and loops over a row are vectorised.
+The method is explained in refimpl/inner/multiplier.py. Entries with p = 0 are skipped, and loops over a row
+are vectorised.
 """
 
 from __future__ import annotations
@@ -13,29 +13,26 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary_functions import exponential_less, log_normal
-from phiball.backends.numba.primitives import SUMS
+from phiball.backends.numba.compilation import compiled, subroutine
+from phiball.backends.numba.elementary_functions import exp_minus, fast_log
+from phiball.backends.numba.primitives import REORDER_SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 from phiball.backends.numba.threads import over_rows
 
 _EPS, _TINY = 2.0**-52, 2.2250738585072014e-308  # float64: machine epsilon, smallest normal number
 _HUGE = 1.7976931348623157e308
-_NONE = -1e300  # stands for log 0
-_STEPS, _LONGEST, _SMALL, _TERMS = 200, 30.0, 0.25, 12  # as in refimpl/inner/multiplier.py
+_LOG_ZERO = -1e300  # in place of log 0
+# As in refimpl/inner/multiplier.py.
+_MAX_STEPS, _MAX_LOG_STEP, _SERIES_RANGE, _SERIES_TERMS = 200, 30.0, 0.25, 12
 
 
 def multiplier(f: Array, budget: Array, p: Array | None, d: Any) -> Any:
-    """(eta, cost) as the reference gives them, or NotImplemented unless losses are float64."""
-    losses, given = as_numpy_view(f), as_numpy_view(budget)
+    """(eta, cost) as in the reference; NotImplemented unless the losses are float64 in main memory."""
+    losses, budgets_given = as_numpy_view(f), as_numpy_view(budget)
     distribution = np.full((1, f.shape[-1]), 1 / f.shape[-1]) if p is None else as_numpy_view(p)
-    if (
-        losses is None
-        or given is None
-        or distribution is None
-        or losses.dtype != np.float64
-        or not losses.size
-    ):
+    if losses is None or budgets_given is None or distribution is None:
+        return NotImplemented
+    if losses.dtype != np.float64 or not losses.size:
         return NotImplemented
     m = losses.shape[-1]
     k = 1.0 if d.family == "entropic" else 2.0 if d.family == "quadratic" else float(d.parameter or 0.0)
@@ -43,135 +40,139 @@ def multiplier(f: Array, budget: Array, p: Array | None, d: Any) -> Any:
     if p is not None:
         distribution = np.broadcast_to(distribution, losses.shape)
     distributions = contiguous(distribution.astype(np.float64, copy=False)).reshape(-1, m)
-    budgets = contiguous(np.broadcast_to(given.astype(np.float64, copy=False), losses.shape[:-1]))
-    series = np.array([sum(k**j for j in range(n - 1)) / factorial(n) for n in range(2, _TERMS + 1)])
-    longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
+    budgets = contiguous(np.broadcast_to(budgets_given.astype(np.float64, copy=False), losses.shape[:-1]))
+    series = np.array([sum(k**j for j in range(n - 1)) / factorial(n) for n in range(2, _SERIES_TERMS + 1)])
+    max_log_range = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
     out = np.empty((2, len(rows)))
-    work = partial(_multipliers, rows, distributions, budgets.reshape(-1), k, series, longest, out)
-    over_rows(work, len(rows), 16 * rows.size, _multipliers)  # each entry is read in about ten steps
+    work = partial(_multipliers, rows, distributions, budgets.reshape(-1), k, series, max_log_range, out)
+    over_rows(work, len(rows), 16 * rows.size, _multipliers)  # about 16 passes over the entries
     eta, cost = out.reshape(2, *losses.shape[:-1])
     return to_library(eta, f), to_library(cost, f)
 
 
-@compiled(SUMS)
+@compiled(REORDER_SUMS)
 def _multipliers(
-    f: Any, p: Any, budget: Any, k: float, series: Any, longest: float, out: Any, start: int, stop: int
+    f: Any, p: Any, budget: Any, k: float, series: Any, max_log_range: float, out: Any, start: int, stop: int
 ) -> None:
     m = f.shape[1]
-    memory = np.empty((5, m))
+    workspace = np.empty((5, m))
     for i in range(start, stop):
         distribution = p[i if len(p) > 1 else 0]
         n, top = 0, -inf
         for j in range(m):
             if distribution[j] > 0.0:
-                memory[0, n], memory[1, n] = f[i, j], distribution[j]
+                workspace[0, n], workspace[1, n] = f[i, j], distribution[j]
                 top = max(top, f[i, j])
                 n += 1
-        g, q = memory[0, :n], memory[1, :n]
-        lowest, at_top, check = 0.0, 0.0, 0.0
+        g, q = workspace[0, :n], workspace[1, :n]
+        lowest, at_top, nonfinite = 0.0, 0.0, 0.0
         for j in range(n):
             g[j] -= top
             lowest = min(lowest, g[j])
             at_top += q[j] if g[j] == 0.0 else 0.0
-            check += 0.0 * g[j]
-        if check != 0.0:  # a loss is not finite, which the caller will tell
+            nonfinite += 0.0 * g[j]
+        if nonfinite != 0.0:  # a loss is not finite: the caller raises the error
             out[0, i] = out[1, i] = nan
             continue
-        if lowest == 0.0:  # a sum of masses may be off one
-            most = 0.0
+        if lowest == 0.0:  # all losses are equal; at_top may differ from one by rounding
+            max_cost = 0.0
         elif k <= 0.0:
-            most = inf
+            max_cost = inf
         else:
-            most = (np.expm1(-(k - 1.0) * np.log(at_top)) / (k - 1.0) if k != 1.0 else -np.log(at_top)) / k
-        if budget[i] >= most:
-            out[0, i], out[1, i] = 0.0, most
+            a, log_top = k - 1.0, np.log(at_top)
+            max_cost = (np.expm1(-a * log_top) / a if a != 0.0 else -log_top) / k
+        if budget[i] >= max_cost:
+            out[0, i], out[1, i] = 0.0, max_cost
         elif not budget[i] > 0.0:
             out[0, i], out[1, i] = inf, 0.0
         else:
-            out[0, i], out[1, i] = _root(memory[:, :n], budget[i], most, k, series, longest, -lowest)
+            out[0, i], out[1, i] = _root(
+                workspace[:, :n], budget[i], max_cost, k, series, max_log_range, -lowest
+            )
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _root(
-    row: Any, budget: float, most: float, k: float, series: Any, longest: float, spread: float
+    row: Any, budget: float, max_cost: float, k: float, series: Any, max_log_range: float, spread: float
 ) -> tuple[float, float]:
+    """(eta, cost) at which the cost equals the budget. `row` holds f - max f, p and a workspace."""
     g, p, n = row[0], row[1], row.shape[1]
-    end = max(spread * np.exp(-longest), 1e-290)
+    x_min = max(spread * np.exp(-max_log_range), 1e-290)
     mean, variance = 0.0, 0.0
     for j in range(n):
         mean += p[j] * (g[j] / spread)
     for j in range(n):
         variance += p[j] * (g[j] / spread - mean) ** 2  # squares of huge losses would overflow
-    first = (0.5 * variance) ** 0.5 / (budget / (1.0 - budget / most)) ** 0.5
+    first = (0.5 * variance) ** 0.5 / (budget / (1.0 - budget / max_cost)) ** 0.5
     if k != 1.0:
         a = abs(k - 1.0)
         first = max(first / a - (mean if k > 1.0 else -mean), first / (16.0 * a))
     first = min(first * spread, _HUGE)
-    cost, eta, beta = _newton(row, budget, most, k, series, max(first, end), 0.0, end)
-    if k > 2.0 and beta > end and abs(cost - budget) > 8.0 * _EPS * budget:
+    cost, eta, beta = _newton(row, budget, max_cost, k, series, max(first, x_min), 0.0, x_min)
+    if k > 2.0 and beta > x_min and abs(cost - budget) > 8.0 * _EPS * budget:
         anchor = 0.0
         for j in range(n):
             anchor = min(anchor, g[j] if g[j] >= -beta * (1.0 + 16.0 * _EPS) else 0.0)
         nearest = max(beta + anchor, _EPS * beta)
-        again, other, _ = _newton(row, budget, most, k, series, nearest, anchor, 1e-307)
+        again, other, _ = _newton(row, budget, max_cost, k, series, nearest, anchor, 1e-307)
         if abs(again - budget) < abs(cost - budget):
             cost, eta = again, other
     return max(eta, _TINY), cost
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _newton(
-    row: Any, budget: float, most: float, k: float, series: Any, x: float, anchor: float, end: float
+    row: Any, budget: float, max_cost: float, k: float, series: Any, x: float, anchor: float, x_min: float
 ) -> tuple[float, float, float]:
-    """(cost, eta, x) where the cost equals the budget."""
+    """(cost, eta, x) where the cost equals the budget, by Newton's method in log x from the given x."""
     low, high = 0.0, inf
-    goal = np.log(budget / (1.0 - budget / most))
+    goal = np.log(budget / (1.0 - budget / max_cost))
     cost, eta = 0.0, 0.0
-    for _ in range(_STEPS):
-        cost, slope, eta = _at(row, x, anchor, k, series)
-        far = cost > budget
-        low, high = (x, high) if far else (low, x)
-        left = 1.0 - cost / most
+    for _ in range(_MAX_STEPS):
+        cost, slope, eta = _cost_at(row, x, anchor, k, series)
+        over_budget = cost > budget
+        low, high = (x, high) if over_budget else (low, x)
+        left = 1.0 - cost / max_cost
         step = (goal - np.log(cost / left)) * cost * left / slope
         if abs(cost - budget) <= 2.0 * _EPS * budget or abs(step) <= 2.0 * _EPS:
             break
-        if low >= high * (1.0 - 4.0 * _EPS) or (not far and x <= end):
+        if low >= high * (1.0 - 4.0 * _EPS) or (not over_budget and x <= x_min):
             break
-        new = x * np.exp(min(max(step, -_LONGEST), _LONGEST))
+        new = x * np.exp(min(max(step, -_MAX_LOG_STEP), _MAX_LOG_STEP))
         if not low < new < high:
             new = 16.0 * low if high == inf else high / 16.0 if low == 0.0 else low**0.5 * high**0.5
-        x = max(new, end)
+        x = max(new, x_min)
     return cost, eta, x
 
 
-@part(SUMS)
-def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float, float, float]:
-    """(cost, its derivative in log x, eta) at beta = x - anchor."""
-    g, p, logs, turns, parts = row[0], row[1], row[2], row[3], row[4]
+@subroutine(REORDER_SUMS)
+def _cost_at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float, float, float]:
+    """(cost, its derivative with respect to log x, eta) at beta = x - anchor."""
+    g, p, logs, log_slopes, slope_terms = row[0], row[1], row[2], row[3], row[4]
     n, a, beta = len(g), k - 1.0, x - anchor
     excess, whole = 0.0, 0.0
     if a == 0.0:
         for j in range(n):
             logs[j] = g[j] / beta
-            turns[j] = -logs[j]
+            log_slopes[j] = -logs[j]
     else:
         side, ahead = (1.0 if a > 0.0 else -1.0) / beta, x / beta / a
         for j in range(n):
             v = side * g[j]
             z, log_z = _ratio(v, g[j], x, anchor, beta)
-            logs[j] = log_z / a if z > 0.0 else _NONE
-            turns[j] = ahead * (-v if anchor == 0.0 else 1.0) / z if z > 0.0 else 0.0
+            logs[j] = log_z / a if z > 0.0 else _LOG_ZERO
+            log_slopes[j] = ahead * (-v if anchor == 0.0 else 1.0) / z if z > 0.0 else 0.0
     for j in range(n):
-        power, less_one = exponential_less(logs[j], 0.0), exponential_less(logs[j], 1.0)
+        power, less_one = exp_minus(logs[j], 0.0), exp_minus(logs[j], 1.0)
         excess += p[j] * less_one
         whole += p[j] * power
     log_total = np.log1p(excess) if excess > -0.5 else np.log(whole)
-    reach, at_zero = _SMALL / max(1.0, abs(k)), 1.0 / k if k > 0.0 else 0.0
+    reach, at_zero = _SERIES_RANGE / max(1.0, abs(k)), 1.0 / k if k > 0.0 else 0.0
     cost, mean, slope = 0.0, 0.0, 0.0
     for j in range(n):
         t = logs[j] - log_total
-        active = logs[j] > _NONE
-        power = exponential_less(t, 0.0)
+        active = logs[j] > _LOG_ZERO
+        power = exp_minus(t, 0.0)
         first = _expm1_over(a, t)
         value = power * first - _expm1_over(k, t)
         value = value if value == value else inf
@@ -181,26 +182,26 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
         value = near * t * t if abs(t) < reach else value
         cost += p[j] * (value if active else at_zero)
         weight = p[j] * power if active else 0.0
-        mean += weight * turns[j] if weight > 0.0 else 0.0
-        parts[j] = weight * first if weight > 0.0 else 0.0
+        mean += weight * log_slopes[j] if weight > 0.0 else 0.0
+        slope_terms[j] = weight * first if weight > 0.0 else 0.0
     for j in range(n):
-        slope += parts[j] * (turns[j] - mean) if parts[j] != 0.0 else 0.0
+        slope += slope_terms[j] * (log_slopes[j] - mean) if slope_terms[j] != 0.0 else 0.0
     return cost, slope, beta * (abs(a) * np.exp(a * log_total) if a != 0.0 else 1.0)
 
 
-@part({"contract"})
+@subroutine({"contract"})
 def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[float, float]:
-    """(z, log z), z = 1 + v; computed from the distance to the anchor where 1 + v cancels. No reordering."""
+    """(z, log z) for z = 1 + v; where this cancels, z is computed from the distance to the anchor."""
     near = v > -0.5
     z = 1.0 + v if near else ((g - anchor) + x) / beta
     y = z if z > _TINY else _TINY
-    return z, log_normal(y) + ((v - (y - 1.0)) / y if near else 0.0)
+    return z, fast_log(y) + ((v - (y - 1.0)) / y if near else 0.0)
 
 
-@part({"contract"})
+@subroutine({"contract"})
 def _expm1_over(k: float, t: float) -> float:
-    """(exp(k t) - 1)/k, and its limit t at k = 0."""
+    """(exp(k t) - 1)/k, or its limit t for k = 0."""
     x = k * t
-    less_one = exponential_less(x if x < 708.0 else 708.0, 1.0)
+    less_one = exp_minus(x if x < 708.0 else 708.0, 1.0)
     less_one = less_one if x < 708.0 else inf
     return less_one / k if k != 0.0 else t

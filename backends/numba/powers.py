@@ -1,11 +1,12 @@
 """Kernels for Cressie-Read divergences, by Newton's method: orders 2 and 3/2, and every other order k.
 
-With a = k - 1, q = 1/a and y_i = Y + a (f_i - ref)/eta the densities are x_i = y_i^q, or 0 where y_i <= 0,
-and Y solves E x = 1. For k < 2, `ref` is the largest loss, and the power mean (E y^q)^a is concave in Y for
-k < 1 and convex for k > 1: Newton's method on it converges monotonically from the left or from the right. For
-k > 2 a density reaches zero with infinite slope: `ref` is the smallest loss with a positive density, so that
-small y are accurate, and Newton's method is applied to E x, which is convex in Y^q.
-Orders 2 (quadratic) and 3/2 are the case 1 < k <= 2, with polynomials in b = Y - 1 in place of powers.
+The docstring of closed_form.py explains the arguments. Let a = k - 1, q = 1/a and
+y_i = Y + a (f_i - ref)/eta. The densities are x_i = y_i^q, or 0 where y_i <= 0, and Y solves E x = 1.
+For k < 2, `ref` is the largest loss. The power mean (E y^q)^a is concave in Y for k < 1 and convex for k > 1,
+so that Newton's method on it converges monotonically, from the left or from the right. For k > 2, x_i as a
+function of y_i has infinite slope at zero. Then `ref` is the smallest loss with a positive density, for which
+small y_i are accurate, and Newton's method is applied to E x as a function of Y^q, which is convex.
+Orders 2 (quadratic) and 3/2 use polynomials in b = Y - 1 instead of powers.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any
 import numpy as np
 from numba import float64
 
-from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary_functions import exponential_less, log_normal
+from phiball.backends.numba.compilation import compiled, subroutine
+from phiball.backends.numba.elementary_functions import exp_minus, fast_log
 from phiball.backends.numba.primitives import (
     BLOCK,
     EPS,
-    ROUNDING,
-    SUMS,
+    MASS_ROUNDING,
+    REORDER_SUMS,
     extent,
     minus,
     moments,
@@ -33,60 +34,60 @@ from phiball.backends.numba.primitives import (
     write,
 )
 
-_CERTAIN = 1e-13  # a row whose mass differs from one by more is left to the reference
+_MAX_MASS_ERROR = 1e-13  # the reference solves a row whose weights sum to one with a larger error
 
 
-@compiled(SUMS)
+@compiled(REORDER_SUMS)
 def solve_small_powers(
-    rows: Any, p: Any, own: int, squared: Any, slope1: float, out: Any, start: int, stop: int
+    rows: Any, p: Any, p_per_row: int, squared: Any, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Order 3/2 if `squared` is True, order 2 if it is None; only that branch is compiled."""
+    """Order 3/2 if `squared` is True, order 2 if it is None. (None is a type: one branch is compiled.)"""
     f, offsets, eta = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        distribution = row_of(p, own * first, m)
+        distribution = row_of(p, p_per_row * first, m)
         e = float64(eta[row])
         scale = (1.0 if squared is None else 0.5) / e
-        top, low, whole = extent(losses, distribution)
+        top, low, p_sum = extent(losses, distribution)
         moment, at_top = moments(losses, distribution, top)
         value[row] = np.nan
-        if not whole > 0.0:
+        if not p_sum > 0.0:
             continue
-        # The power mean is at least the mean, and at least the term of the largest loss.
-        alone = whole / at_top if squared is None else np.sqrt(whole / at_top)
-        b = -moment * scale / whole
+        # Two upper bounds of b: the power mean is at least the mean, and at least the largest loss's term.
+        alone = p_sum / at_top if squared is None else np.sqrt(p_sum / at_top)
+        b = -moment * scale / p_sum
         b = b if b < alone - 1.0 else alone - 1.0
         ref, mass, gain, cost, conj, shift = top, np.nan, 0.0, 0.0, 0.0, 0.0
         for attempt in range(3):
             if squared is None and attempt == 0 and b + minus(low, top) * scale > -1.0:
-                pass  # all points are active: b is the root
+                pass  # all densities are positive: b is the root already
             elif squared is None:
-                b = _linear_root(losses, distribution, whole, ref, b, scale, m / whole)
+                b = _linear_root(losses, distribution, p_sum, ref, b, scale, m / p_sum)
             else:
-                b = _square_root(losses, distribution, whole, ref, b, scale)
+                b = _square_root(losses, distribution, p_sum, ref, b, scale)
             shift = store_mu(mu, row, ref, -b / scale, e, slope1)
             mass, gain, cost, conj = _polynomial_sums(
-                (losses, distribution, density), ref, b, -shift * scale, scale, 1.0 / whole, squared
+                (losses, distribution, density), ref, b, -shift * scale, scale, 1.0 / p_sum, squared
             )
-            if not abs(mass) > ROUNDING * whole or attempt == 2:
+            if not abs(mass) > MASS_ROUNDING * p_sum or attempt == 2:
                 break
-            # The largest loss has so little mass that b is inaccurate: measure from the smallest active loss.
+            # b is inaccurate, as p is tiny at the largest loss: use the smallest loss with a density > 0.
             near = next_loss(losses, distribution, ref - (1.0 + b) / scale, -1.0)
             near = near if near < top else top
             b, ref = b + minus(near, ref) * scale, near
-        primal = (gain - e * cost + b / scale * mass) / whole
-        value[row] = ref + primal if abs(mass) < 1e-12 * whole else np.nan
-        gap[row] = (shift + e * (conj / whole)) - primal
+        primal = (gain - e * cost + b / scale * mass) / p_sum
+        value[row] = ref + primal if abs(mass) < 1e-12 * p_sum else np.nan
+        gap[row] = (shift + e * (conj / p_sum)) - primal
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _linear_root(
-    losses: Any, distribution: Any, whole: float, ref: float, b: float, scale: float, density: float
+    losses: Any, distribution: Any, p_sum: float, ref: float, b: float, scale: float, density: float
 ) -> float:
-    """The root b of E y = 1, from the right; in the loop, y is in units of the losses."""
+    """The root b of E max(y, 0) = 1, starting above it. In the loop, g is y in units of the losses."""
     last_b, last_active = np.inf, 0.0
     for step in range(100):
         edge = -(1.0 + b) / scale
@@ -100,19 +101,19 @@ def _linear_root(
                 part_total += w * g
             active += part_active
             total += part_total
-        mean = total * scale / whole
-        change = whole * (mean - 1.0) / active
+        mean = total * scale / p_sum
+        change = p_sum * (mean - 1.0) / active
         if not abs(mean - 1.0) * active * density > 0.5 or step > 9:
-            # A plain step hits the root unless it crosses points: about `active (mean - 1)` of them.
+            # A Newton step is exact if no y changes its sign; about active (mean - 1) density of them do.
             b -= change
             if step <= 9 or not abs(change) > 4.0 * EPS * (1.0 + abs(b)):
                 break
             continue
-        if mean > 1.5 and step < 4:  # Newton's method on log(mean), by a rational approximation
-            new = b - whole * mean * 3.0 * (mean * mean - 1.0) / (mean * (mean + 4.0) + 1.0) / active
-        else:  # assume the mass per length of the last step, or of an exponential tail
+        if mean > 1.5 and step < 4:  # Newton's method on log(mean), with log approximated
+            new = b - p_sum * mean * 3.0 * (mean * mean - 1.0) / (mean * (mean + 4.0) + 1.0) / active
+        else:  # a quadratic step; `active` changes at the rate of the last step, or of an exponential tail
             crossed = (last_active - active) / (last_b - b)
-            tail = active * active / (whole * mean)
+            tail = active * active / (p_sum * mean)
             bend = 1.0 - 2.0 * (crossed if crossed < tail else tail) * change / active
             new = b - change * (2.0 / (1.0 + np.sqrt(bend)) if bend > 0.0 else 1.5)
         last_b, last_active = b, active
@@ -120,9 +121,9 @@ def _linear_root(
     return b
 
 
-@part(SUMS)
-def _square_root(losses: Any, distribution: Any, whole: float, ref: float, b: float, scale: float) -> float:
-    """The root b of E y^2 = 1, from the right."""
+@subroutine(REORDER_SUMS)
+def _square_root(losses: Any, distribution: Any, p_sum: float, ref: float, b: float, scale: float) -> float:
+    """The root b of E max(y, 0)^2 = 1, starting above it."""
     for _ in range(100):
         first, excess = 0.0, 0.0
         for block in range(0, losses.size, BLOCK):
@@ -135,22 +136,22 @@ def _square_root(losses: Any, distribution: Any, whole: float, ref: float, b: fl
                 part_excess += (w * d) * (2.0 + d)
             first += part_first
             excess += part_excess
-        excess = excess / whole  # E y^2 - 1
+        excess = excess / p_sum  # E y^2 - 1
         root = np.sqrt(1.0 + excess)
-        change = excess * (root / (1.0 + root)) * whole / first
+        change = excess * (root / (1.0 + root)) * p_sum / first
         b -= change
         if not abs(change) > 4e-16 * (1.0 + abs(b)):
             break
     return b
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _polynomial_sums(
     row: Any, ref: float, b: float, at_mu: float, scale: float, share: float, squared: Any
 ) -> tuple[float, float, float, float]:
-    """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*(s)), with s for the rounded multiplier.
+    """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*(s)); `at_mu` is b for the rounded multiplier.
 
-    Stores the densities, times `share`.
+    Stores the weights p x times `share`.
     """
     losses, distribution, density = row
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
@@ -182,9 +183,9 @@ def _polynomial_sums(
     return mass, gain, (4.0 / 3.0) * cost, (2.0 / 3.0) * conj
 
 
-@compiled(SUMS)
+@compiled(REORDER_SUMS)
 def solve_power(
-    rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start: int, stop: int
+    rows: Any, p: Any, p_per_row: int, k: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
     """Cressie-Read of order k."""
     f, offsets, eta = rows
@@ -194,76 +195,78 @@ def solve_power(
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        distribution = row_of(p, own * first, m)
+        distribution = row_of(p, p_per_row * first, m)
         e = float64(eta[row])
         scale = a / e
-        top, low, whole = extent(losses, distribution)
+        top, low, p_sum = extent(losses, distribution)
         moment, at_top = moments(losses, distribution, top)
         spread = abs(scale) * minus(top, low)
-        logs = a * np.log(whole / at_top)
+        logs = a * np.log(p_sum / at_top)
         value[row] = np.nan
-        if not (whole > 0.0 and spread < 1e280 and (spread > 1e-280 or top == low) and abs(logs) < 600.0):
+        if not (p_sum > 0.0 and spread < 1e280 and (spread > 1e-280 or top == low) and abs(logs) < 600.0):
             continue  # invalid input, or overflow
-        # Bounds of Y at the largest loss: it alone has weight, or all losses are equal.
-        alone, equal = np.exp(logs), 1.0 - moment / whole * scale
+        # Two bounds of Y: its values if only the largest loss had weight, or if all losses were equal.
+        alone, equal = np.exp(logs), 1.0 - moment / p_sum * scale
         high = alone if alone < 1.0 + spread else 1.0 + spread
         Y = equal if (equal > alone) == (a < 0.0) else alone
         T, ref, mass, slope, conj = Y - 1.0, top, 0.0, 0.0, 0.0
         for attempt in range(3):
             if spread > 0.0:
                 ref, Y, T = _root(
-                    (losses, distribution, density), whole, ref, scale, k, Y, T, high, attempt > 0
+                    (losses, distribution, density), p_sum, ref, scale, k, Y, T, high, attempt > 0
                 )
-            mass, slope, conj = _sums(losses, distribution, density, ref, scale, Y, T, k, 1.0 / whole)
-            mass = mass / whole
-            if not abs(mass) > ROUNDING:
+            mass, slope, conj = _sums(losses, distribution, density, ref, scale, Y, T, k, 1.0 / p_sum)
+            mass = mass / p_sum
+            if not abs(mass) > MASS_ROUNDING:
                 break
-        if not abs(mass) < _CERTAIN:
+        if not abs(mass) < _MAX_MASS_ERROR:
             continue
         exact = -(e * q) * T - minus(top, ref)
-        # Near a pole, rounding mu down would make the dual infinite.
+        # For k < 1, rounding mu down could make the dual infinite.
         rounding = 8.0 * (EPS if mu.itemsize == 8 else 1.1920929e-07)
         shift = store_mu(mu, row, top, exact * (1.0 - rounding) if k < 1.0 else exact, e, slope1, k < 1.0)
-        value[row] = top + (exact + e * (conj / whole))
+        value[row] = top + (exact + e * (conj / p_sum))
         h = minus(shift, exact)
-        # phi*'' increases with s for k < 2; for k > 2, a step back costs at most a times as much.
-        square = h * (h / e) * 0.5 * (a if a > 1.0 else 1.0) * (slope / whole)
+        # A bound on the dual's increase by the rounding h of mu: phi*'' increases for k < 2; for k > 2 it
+        # decreases, which costs at most the factor a.
+        square = h * (h / e) * 0.5 * (a if a > 1.0 else 1.0) * (slope / p_sum)
         gap[row] = -h * mass + ((square if square < h else h) if h > 0.0 else 0.0)
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _root(
-    row: Any, whole: float, ref: float, scale: float, k: float, Y: float, T: float, high: float, again: bool
+    row: Any, p_sum: float, ref: float, scale: float, k: float, Y: float, T: float, high: float, refine: bool
 ) -> tuple[float, float, float]:
-    """(ref, Y, Y - 1) where the mass is one up to the square of 1e-8; NaN on failure.
+    """(ref, Y, Y - 1) where E x = 1; NaN on failure. `T` is Y - 1, stored separately for accuracy near Y = 1.
 
-    For k > 2, `ref` is the largest loss at first, with a bracket from 1 to `high`. `again` refines a root
-    that is inaccurate because the largest loss has little mass; `ref` is then the smallest active loss.
+    The last Newton step starts at an error below 1e-8. For k > 2, `ref` is the largest loss at first, with Y
+    between 1 and `high`. `refine` is for a root that is inaccurate because p is tiny at the largest loss:
+    `ref` then becomes the smallest loss with a positive density.
     """
     losses, distribution, density = row
-    a, low, distance, anchored = k - 1.0, 1.0, np.inf, again and k > 2.0
-    if again and 1.0 < k < 2.0:
+    a, low, distance, anchored = k - 1.0, 1.0, np.inf, refine and k > 2.0
+    if refine and 1.0 < k < 2.0:
         near = next_loss(losses, distribution, ref - Y / scale, -1.0)
         near = near if near < np.inf else ref
         Y, ref = Y + minus(near, ref) * scale, near
         T = Y - 1.0
     for _ in range(120):
         mass, slope, _ = _sums(losses, distribution, density, ref, scale, Y, T, k, 1.0)
-        mass, slope = mass / whole, slope / whole
+        mass, slope = mass / p_sum, slope / p_sum
         close, rho = abs(mass) < 1e-8, -mass / (slope * Y)
         if anchored:
-            if rho <= -1.0:  # E x is convex in Y^q: if its tangent has no root, ref has no weight
+            if rho <= -1.0:  # E x is convex in Y^q, and its tangent has no root: the density at ref is zero
                 above = next_loss(losses, distribution, ref, -1.0)
                 distance = minus(above, ref) * scale
                 ref, Y = above, Y + distance
                 T = Y - 1.0
                 continue
-            if rho > 0.0 and not distance > Y:  # the next loss has weight too
+            if rho > 0.0 and not distance > Y:  # the next smaller loss has a positive density too
                 ref = next_loss(losses, distribution, ref, 1.0)
                 Y, T = 1e-290, -1.0
                 distance = minus(ref, next_loss(losses, distribution, ref, 1.0)) * scale
                 continue
-        # A step in Y^q where anchored, else on the power mean.
+        # If anchored, a Newton step in Y^q; otherwise one on the power mean.
         step, order, factor = (rho, a, Y) if anchored else (mass, -a, (1.0 + mass) / slope)
         change = factor * np.expm1(order * np.log1p(step))
         if anchored and Y + change > distance:
@@ -287,12 +290,12 @@ def _root(
         else:
             Y = Y + change
             T = Y - 1.0
-        if close or not abs(change / a) > 4.0 * EPS * Y:  # or at rounding level
+        if close or not abs(change / a) > 4.0 * EPS * Y:
             return ref, Y, T
     return ref, np.nan, np.nan
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def _sums(
     losses: Any,
     distribution: Any,
@@ -304,14 +307,14 @@ def _sums(
     k: float,
     share: float,
 ) -> tuple[float, float, float]:
-    """(sum p (x - 1), sum p x/y, sum p phi*); stores the densities x, times `share`.
+    """(sum p (x - 1), sum p x/y, sum p phi*); stores the weights p x times `share`.
 
-    The rounding error of y is added to its logarithm, so that x - 1 is accurate.
+    The logarithm of y is corrected for the rounding error of y, so that x - 1 is accurate.
     """
     q = 1.0 / (k - 1.0)
-    beyond = minus(T, minus(Y, 1.0)) if 0.5 < Y < 2.0 else 0.0
+    rounding_of_Y = minus(T, minus(Y, 1.0)) if 0.5 < Y < 2.0 else 0.0
     mass, slope, conj = 0.0, 0.0, 0.0
-    k = k if abs(k) > 1e-30 else 1e-30  # then (x^k - 1)/k is log x
+    k = k if abs(k) > 1e-30 else 1e-30  # avoids 0/0: (x^k - 1)/k is then log x
     for block in range(0, losses.size, BLOCK):
         part_mass, part_slope, part_conj = 0.0, 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
@@ -319,16 +322,16 @@ def _sums(
             c = minus(read(losses, i), ref) * scale
             c = c if w > 0.0 else 0.0
             y = plus(Y, c)
-            lost = plus(plus(minus(Y, y), c), beyond)
+            rounding_error = plus(plus(minus(Y, y), c), rounding_of_Y)
             active = y > 0.0
             inverse = 1.0 / (y if active else 1.0)
-            log = q * (log_normal(y if active else 1.0) + lost * inverse)
+            log = q * (fast_log(y if active else 1.0) + rounding_error * inverse)
             log = log if log < 708.0 else 708.0
             log = log if active else -1000.0
-            x = exponential_less(log, 0.0)
-            part_mass += w * exponential_less(log, 1.0)
+            x = exp_minus(log, 0.0)
+            part_mass += w * exp_minus(log, 1.0)
             part_slope += w * (x * inverse)
-            part_conj += w * exponential_less(k * log, 1.0)
+            part_conj += w * exp_minus(k * log, 1.0)
             write(density, i, w * (x * share))
         mass += part_mass
         slope += part_slope

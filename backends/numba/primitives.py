@@ -1,7 +1,7 @@
 """Building blocks of the compiled kernels.
 
-Most are single machine instructions: they compile fast, vectorise, and keep their own floating-point flags in
-functions whose sums may be reordered. With NUMBA_DISABLE_JIT, plain Python replaces them.
+Most are single LLVM instructions. These compile fast, vectorise, and keep their own floating-point flags
+inside functions with REORDER_SUMS. With NUMBA_DISABLE_JIT, plain Python replaces them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from numba import config, float64, int64, types, void
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from phiball.backends.numba.compilation import part
+from phiball.backends.numba.compilation import subroutine
 
-SUMS = {"reassoc", "contract", "nsz"}  # sums may be reordered; NaN and infinity keep their meaning
-BLOCK = 4096  # partial sums of this length keep the error of a long sum at rounding level
+REORDER_SUMS = {"reassoc", "contract", "nsz"}  # fastmath flags; NaN and infinity keep their meaning
+BLOCK = 4096  # long sums are split into partial sums of this length, to limit the rounding error
 EPS = 2.220446049250313e-16
-ROUNDING = 1e-14  # a solution whose mass differs from one by more is refined
+MASS_ROUNDING = 1e-14  # a solution whose weights sum to one with a larger error is refined
 
 
 def instruction(python: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Turn a builder into a machine instruction; `python` replaces it when nothing is compiled."""
+    """Decorate a builder of LLVM code as a function; `python` replaces it if nothing is compiled."""
     return lambda builder: python if config.DISABLE_JIT else intrinsic(builder)
 
 
-def _reinterpreted(source: Any, target: Any) -> Callable[..., Any]:
-    """A builder for a bit cast."""
+def _bit_cast(source: Any, target: Any) -> Callable[..., Any]:
+    """A builder that reinterprets the bits of a number as the type `target`."""
 
     def typed(context: Any, x: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -41,13 +41,13 @@ def _reinterpreted(source: Any, target: Any) -> Callable[..., Any]:
     return typed
 
 
-bits: Any = instruction(lambda x: unpack("q", pack("d", x))[0])(_reinterpreted(float64, int64))
-from_bits: Any = instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])(_reinterpreted(int64, float64))
+bits: Any = instruction(lambda x: unpack("q", pack("d", x))[0])(_bit_cast(float64, int64))
+from_bits: Any = instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])(_bit_cast(int64, float64))
 
 
 @instruction(lambda a, i: 1.0 if a is None else float(a[i]))
 def read(context: Any, a: Any, i: Any) -> Any:
-    """a[i] as a float64, from an array that `write` never changes; 1 if `a` is None: masses are counts."""
+    """a[i] as a float64, from an array that `write` never changes; 1 if `a` is None."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if isinstance(signature.args[0], types.NoneType):
@@ -63,8 +63,8 @@ def read(context: Any, a: Any, i: Any) -> Any:
 def write(context: Any, a: Any, i: Any, x: Any) -> Any:
     """a[i] = x, in memory that `read` never reads.
 
-    Without this guarantee the compiler generates two versions of a loop, which sum in different orders, and
-    chooses one by the distance of the arrays: the last digits would depend on their addresses.
+    Without this guarantee the compiler would generate two versions of a loop, which sum in different orders,
+    and choose by the addresses of the arrays: the last digits of results would depend on the addresses.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -82,13 +82,13 @@ def _address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.gep(array.data, [args[1]])
 
 
-def _scope(module: Any) -> Any:
+def _scope(module: Any) -> Any:  # LLVM metadata: `read` and `write` use different memory
     domain = module.add_metadata(["phiball"])
     return module.add_metadata([module.add_metadata(["read", domain])])
 
 
 def _in_order(operation: str) -> Callable[..., Any]:
-    """A builder for an operation on two float64 that is not reordered with the surrounding sums."""
+    """A builder for an operation on two float64 that REORDER_SUMS does not affect."""
 
     def typed(context: Any, a: Any, b: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -99,14 +99,14 @@ def _in_order(operation: str) -> Callable[..., Any]:
     return typed
 
 
-# (f - top) - c must not become f - (top + c), where a large offset of f would absorb c.
+# (f - top) - c must not become f - (top + c), which loses c if f and top are large.
 minus: Any = instruction(lambda a, b: a - b)(_in_order("fsub"))
 plus: Any = instruction(lambda a, b: a + b)(_in_order("fadd"))
 
 
 @instruction(lambda a, b: a if a > b or b != b else b)
 def larger(context: Any, a: Any, b: Any) -> Any:
-    """max(a, b), as an instruction that vectorises in a reduction."""
+    """max(a, b), vectorised in loops that compute a maximum."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = args[0].type
@@ -117,14 +117,14 @@ def larger(context: Any, a: Any, b: Any) -> Any:
     return float64(float64, float64), build
 
 
-@part()
+@subroutine()
 def store_mu(
     out: Any, row: int, top: float, shift: float, eta: float, slope1: float, ends: bool = False
 ) -> float:
-    """out[row] = top + shift - eta slope1; returns the shift of the rounded number.
+    """Store mu = top + shift - eta slope1 in out[row], and return the shift that the stored number has.
 
-    Rounds up if the domain of phi* `ends` or eta is below the rounding of mu, and to nearest otherwise, as
-    `_multiplier` in the reference.
+    As in `_round_mu` of the reference, mu is rounded to nearest, but up if eta is below the rounding error
+    of mu, or if the domain of phi* is bounded (`ends`), since rounding down could leave the domain.
     """
     unit = EPS if out.itemsize == 8 else 1.1920929e-07
     mu = (top + shift) - eta * slope1
@@ -137,12 +137,12 @@ def store_mu(
         rounded: float = (high - top) + ((mu - (high - c)) + (eta * slope1 - c))
         if not (up and rounded < shift):
             return rounded
-        mu = mu + 0.6 * unit * abs(mu) + 1e-300  # rounds to the next number
+        mu = mu + 0.6 * unit * abs(mu) + 1e-300  # rounds to the next floating-point number
 
 
 @instruction(lambda a, first, m: None if a is None else a[first : first + m])
 def row_of(context: Any, a: Any, first: Any, m: Any) -> Any:
-    """a[first : first + m] of a contiguous array, without counting references; None if `a` is None."""
+    """a[first : first + m] of a contiguous array, without reference counting; None if `a` is None."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if isinstance(signature.return_type, types.NoneType):
@@ -156,28 +156,28 @@ def row_of(context: Any, a: Any, first: Any, m: Any) -> Any:
     return a(a, int64, int64), build
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def extent(f: Any, distribution: Any) -> tuple[float, float, float]:
-    """(max f, min f, sum p) over the points with mass; the sum is NaN if p or a loss is invalid."""
-    top, low, negative, whole = -np.inf, -np.inf, -np.inf, 0.0
+    """(max f, min f, sum p) over points with p > 0; p = 1 if `distribution` is None. NaN if invalid."""
+    top, low, negative, p_sum = -np.inf, -np.inf, -np.inf, 0.0
     for block in range(0, f.size, BLOCK):
         partial = 0.0
         for i in range(block, block + BLOCK if block + BLOCK < f.size else f.size):
             x, w = read(f, i), read(distribution, i)
-            charged = 0.0 if w > 0.0 else -np.inf
-            top = larger(top, charged + x)
-            low = larger(low, charged - x)
+            barrier = 0.0 if w > 0.0 else -np.inf
+            top = larger(top, barrier + x)
+            low = larger(low, barrier - x)
             negative = larger(negative, -w)
             partial += w + 0.0 * x
-        whole += partial
-    # As in the reference.
-    loose = np.inf if distribution is None else (1e-6 if distribution.itemsize == 8 else 1e-4)
-    return top, -low, whole if negative <= 0.0 and abs(whole - 1.0) <= loose else np.nan
+        p_sum += partial
+    # The same tolerance as in the reference.
+    tolerance = np.inf if distribution is None else (1e-6 if distribution.itemsize == 8 else 1e-4)
+    return top, -low, p_sum if negative <= 0.0 and abs(p_sum - 1.0) <= tolerance else np.nan
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def moments(f: Any, distribution: Any, top: float) -> tuple[float, float]:
-    """(sum p (f - max f), the mass of the largest loss)."""
+    """(sum p (f - top), the probability of the losses equal to top), where top = max f."""
     moment, at_top = 0.0, 0.0
     for block in range(0, f.size, BLOCK):
         partial, tied = 0.0, 0.0
@@ -190,9 +190,9 @@ def moments(f: Any, distribution: Any, top: float) -> tuple[float, float]:
     return moment, at_top
 
 
-@part(SUMS)
+@subroutine(REORDER_SUMS)
 def next_loss(f: Any, distribution: Any, level: float, sign: float, inclusive: bool = False) -> float:
-    """The nearest loss with mass below `level` (sign 1) or above it (sign -1); infinite if none exists."""
+    """The nearest loss with p > 0 below `level`, or above it for sign = -1; infinite if there is none."""
     best, level = -np.inf, sign * level
     tie = level if inclusive else np.nan
     for i in range(f.size):

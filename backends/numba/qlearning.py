@@ -1,4 +1,4 @@
-"""Robust tabular Q-learning, compiled: the entropic update of Section 6.2 and a whole run of it."""
+"""Robust tabular Q-learning (Section 6.2), compiled: the entropic worst case of a value, and whole runs."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary_functions import exponential_less
+from phiball.backends.numba.compilation import compiled, subroutine
+from phiball.backends.numba.elementary_functions import exp_minus
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 
-@part()
+@subroutine()
 def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
-    """-eta log sum_j w_j exp(-q_j/eta), q_j = Q[index_j, a]; a = -1 means the best action for each j."""
+    """-eta log sum_j w_j exp(-q_j/eta), where q_j = Q[index_j, a], or max Q[index_j] for a = -1."""
     low = np.inf
     for j in range(index.size):
         if weight[j] > 0.0:
-            low = min(low, _entry(Q, index[j], a))
+            low = min(low, _q_value(Q, index[j], a))
     excess = 0.0
     for j in range(index.size):
         if weight[j] > 0.0:
-            excess += weight[j] * exponential_less((low - _entry(Q, index[j], a)) / eta, 1.0)
-    if excess > -0.25:  # for a large eta, E exp(u) - 1 is accurate
+            excess += weight[j] * exp_minus((low - _q_value(Q, index[j], a)) / eta, 1.0)
+    if excess > -0.25:  # large eta: log1p of the sum minus one is more accurate
         return low - eta * float(np.log1p(excess))
     total = 0.0
     for j in range(index.size):
         if weight[j] > 0.0:
-            total += weight[j] * exponential_less((low - _entry(Q, index[j], a)) / eta, 0.0)
+            total += weight[j] * exp_minus((low - _q_value(Q, index[j], a)) / eta, 0.0)
     return low - eta * float(np.log(total))
 
 
-@part()
-def _entry(Q: Any, s: int, a: int) -> float:
+@subroutine()
+def _q_value(Q: Any, s: int, a: int) -> float:
     if a >= 0:
         entry: float = Q[s, a]
         return entry
@@ -45,9 +45,9 @@ def _entry(Q: Any, s: int, a: int) -> float:
 
 @compiled()
 def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> float:
-    """V of `robust_value` for one neighbourhood, index (k,) and weight (k,), with the entropic divergence.
+    """The entropic `robust_value` of one neighbourhood: states `index` (k,) with probabilities `weight` (k,).
 
-    Q is (S, A); `inside` puts the maximum over actions inside the soft minimum.
+    Q is (S, A). `inside` puts the maximum over actions inside the soft minimum.
     """
     if inside:
         return soft_minimum(Q, -1, index, weight, eta)
@@ -59,9 +59,9 @@ def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> 
 
 @compiled()
 def neighbourhood_at(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, weight: Any) -> int:
-    """Fill index and weight with the distribution of `Grid.neighbourhood_at` at x (d,); return its length.
+    """Fill `index` and `weight` with the result of `Grid.neighbourhood_at` at x (d,); return its length.
 
-    index and weight must hold the product over dimensions of min(bins, ceil(2 radius/width) + 1) entries.
+    Both need at least as many entries as the product over dimensions of min(bins, ceil(2 radius/width) + 1).
     """
     count = 1
     index[0], weight[0] = 0, 1.0
@@ -69,7 +69,7 @@ def neighbourhood_at(x: Any, low: Any, width: Any, bins: Any, radius: Any, index
         u, a, n = (x[j] - low[j]) / width[j], radius[j] / width[j], bins[j]
         k = int(min(n, np.ceil(2 * a) + 1))
         first = int(min(max(np.floor(u - a), 0.0), n - k))
-        for old in range(count - 1, -1, -1):  # backwards, as each entry is replaced by several
+        for old in range(count - 1, -1, -1):  # backwards, since each entry is replaced by k entries
             cell, mass = index[old], weight[old]
             above = 1.0
             for i in range(k - 1, -1, -1):
@@ -81,8 +81,9 @@ def neighbourhood_at(x: Any, low: Any, width: Any, bins: Any, radius: Any, index
     return count
 
 
-@part()
-def _inverse(cumulative: Any, u: float) -> int:
+@subroutine()
+def _draw_state(cumulative: Any, u: float) -> int:
+    """The state that the uniform number u selects; states without probability are never drawn."""
     total = cumulative[-1]
     drawn: int = np.searchsorted(cumulative, u * total, side="right")
     return min(drawn, int(np.searchsorted(cumulative, total, side="left")))
@@ -100,7 +101,7 @@ def q_loop(
     inside: bool,
     out: Any,
 ) -> None:
-    """The loop of `q_run`; overwrites Q, visits, rewards and ended in `out`."""
+    """The loop of `q_run`; overwrites the arrays of `out` = (Q, visits, rewards, ended)."""
     reward, terminal = tables
     cumulative, first = distributions
     alphas, epsilons = schedules
@@ -110,7 +111,7 @@ def q_loop(
     s = -1
     for t in range(uniforms.shape[0]):
         if s < 0:
-            s = _inverse(first, uniforms[t, 3])
+            s = _draw_state(first, uniforms[t, 3])
         if uniforms[t, 0] < epsilons[t]:
             a = min(int(uniforms[t, 1] * actions), actions - 1)
         else:
@@ -118,7 +119,7 @@ def q_loop(
             for b in range(1, actions):
                 if Q[s, b] > Q[s, a]:
                     a = b
-        s_next = _inverse(cumulative[s, a], uniforms[t, 2])
+        s_next = _draw_state(cumulative[s, a], uniforms[t, 2])
         target = reward[s, a]
         if not terminal[s_next]:
             target += discount * landing_value(Q, index[s_next], weight[s_next], eta, inside)
@@ -140,10 +141,10 @@ def q_run(
     estimator: Any,
     rng: Any,
 ) -> Any:
-    """(Q, visits, rewards, ended) as the reference gives them, or NotImplemented for other problems.
+    """Run Q-learning like `q_run` in refimpl/qlearning/q_learning.py: (Q, visits, rewards, ended).
 
-    Takes float64 in main memory, the entropic divergence, and no estimator: in single precision rounding
-    would soon lead the two runs to different states.
+    Returns NotImplemented except for float64 in main memory, the entropic divergence and no estimator. (In
+    float32, rounding errors would soon lead this run and the reference to different states.)
     """
     if perturbation.phi.family != "entropic" or estimator is not None:
         return NotImplemented

@@ -1,4 +1,4 @@
-"""The numba kernels of `solve`, `solve_ragged` and `all_finite`, for rows in main memory."""
+"""Numba implementations of `solve`, `solve_ragged` and `all_finite`, for arrays in main memory."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import numpy as np
 from phiball.backends.arrays import Array, detach, is_torch
 from phiball.backends.numba import closed_form, powers
 from phiball.backends.numba.compilation import compiled
-from phiball.backends.numba.primitives import SUMS
+from phiball.backends.numba.primitives import REORDER_SUMS
 from phiball.backends.numba.threads import over_rows
 
 
 def solve(f: Array, eta: Array, p: Array | None, d: Any, check: bool = False) -> Any:
-    """(value, mu, weights, gap) as the reference gives them, or NotImplemented for other problems.
+    """Solve inner problems like the reference in refimpl/inner/solvers.py: (value, mu, weights, gap).
 
-    Takes NumPy arrays and torch tensors in main memory, which are not copied, and divergences with a kernel.
-    Invalid input, such as a p that is not a distribution, also returns NotImplemented: the reference raises
-    the error.
+    Takes NumPy arrays and torch tensors in main memory, which are not copied. Returns NotImplemented for
+    other arrays, divergences without a kernel and invalid input: the reference then solves it or raises the
+    error.
     """
     m = f.shape[-1]
     kernel = _kernel_for(d)
     losses, etas = as_numpy_view(f), as_numpy_view(eta)
     if kernel is None or losses is None or etas is None or not losses.size:
         return NotImplemented
-    distribution, own = None, False
+    distribution, p_per_row = None, False
     if p is not None:
         distribution = as_numpy_view(p)
         if distribution is None or distribution.itemsize < losses.itemsize:
             return NotImplemented
-        own = distribution.size != m
-        if own and distribution.shape != losses.shape:
+        p_per_row = distribution.size != m
+        if p_per_row and distribution.shape != losses.shape:
             distribution = np.broadcast_to(distribution, losses.shape)
         distribution = contiguous(distribution).reshape(-1)
     rows, etas = contiguous(losses).reshape(-1), contiguous(etas).reshape(-1)
     offsets = np.arange(0, rows.size + 1, m)
-    out = _run(kernel, rows, offsets, etas, distribution, own, d)
+    out = _run(kernel, rows, offsets, etas, distribution, p_per_row, d)
     if out is NotImplemented:
         return NotImplemented
     value, mu, weights, gap = out
@@ -48,7 +48,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any, check: bool = False) ->
 
 
 def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any, check: bool = False) -> Any:
-    """`solve` for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], and likewise for p."""
+    """`solve` for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], with p sliced alike."""
     kernel = _kernel_for(d)
     losses, ends, etas = as_numpy_view(f), as_numpy_view(offsets), as_numpy_view(eta)
     distribution = None if p is None else as_numpy_view(p)
@@ -63,19 +63,19 @@ def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any, 
 
 
 def _run(
-    kernel: tuple[Callable[..., None], Any], f: Any, offsets: Any, eta: Any, p: Any, own: bool, d: Any
+    kernel: tuple[Callable[..., None], Any], f: Any, offsets: Any, eta: Any, p: Any, p_per_row: bool, d: Any
 ) -> Any:
-    """(value, mu, weights, gap) of flat rows, or NotImplemented if a result is not finite."""
+    """(value, mu, weights, gap) for rows stored one after the other; see closed_form.py for the arguments."""
     n = len(offsets) - 1
     numbers = np.empty((3, n), dtype=f.dtype)
     value, mu, gap = numbers
     weights = np.empty_like(f)
     out = value, mu, weights, gap
     function, parameter = kernel
-    work = partial(function, (f, offsets, eta), p, int(own), parameter, float(d.slope1), out)
+    work = partial(function, (f, offsets, eta), p, int(p_per_row), parameter, float(d.slope1), out)
     key = (function, f.dtype, None if p is None else p.dtype, parameter is None)
     over_rows(work, n, f.size, key)
-    # A loss or p is invalid, or losses / eta overflows: the reference solves it or raises the error.
+    # NaN marks rows that the kernel declined: the reference solves the batch or raises an error.
     return out if np.isfinite(numbers).all() else NotImplemented
 
 
@@ -104,12 +104,12 @@ def as_numpy_view(x: Array) -> Any:
 
 
 def contiguous(x: Any) -> Any:
-    """`x`, copied unless it is contiguous and writeable: kernels are compiled for this type only."""
+    """`x`, copied unless it is contiguous and writeable, as kernels require."""
     return x if x.flags.c_contiguous and x.flags.writeable else x.copy(order="C")
 
 
 def to_library(x: Any, like: Array) -> Array:
-    """The NumPy array `x` as an array of the library of `like`, on the same memory."""
+    """The NumPy array `x` as an array of the library of `like`, sharing memory."""
     if isinstance(like, np.ndarray):
         return x
     import torch
@@ -118,18 +118,18 @@ def to_library(x: Any, like: Array) -> Array:
 
 
 def all_finite(x: Array) -> Any:
-    """Whether every entry of `x` is finite, or NotImplemented if its memory is not contiguous."""
+    """Whether all entries of `x` are finite; NotImplemented unless it is a contiguous array of floats."""
     view = as_numpy_view(x)
     if view is None or view.dtype.kind != "f" or view.itemsize < 4:
         return NotImplemented
     if not (view.flags.c_contiguous and view.flags.writeable):
         return NotImplemented
-    return bool(_zero_times(view.reshape(-1)) == 0.0)
+    return bool(_sum_of_zeros(view.reshape(-1)) == 0.0)
 
 
-@compiled(SUMS)
-def _zero_times(x: Any) -> Any:
-    """The sum of 0 x_i, which is NaN unless all x_i are finite, and cannot overflow."""
+@compiled(REORDER_SUMS)
+def _sum_of_zeros(x: Any) -> Any:
+    """The sum of 0 * x_i: zero if all x_i are finite, otherwise NaN."""
     total = x.dtype.type(0.0)
     for i in range(x.size):
         total += x[i] * x.dtype.type(0.0)

@@ -1,7 +1,7 @@
 """Threads that share the rows of a batch, started on first use in each process.
 
-This is not a ThreadPoolExecutor: an interrupt in its `submit` may leave a lock held, and every later call
-would wait. Here the caller only uses single interpreter steps: it fills a queue and acquires locks.
+A ThreadPoolExecutor would not do: Ctrl-C during its `submit` may leave a lock held, and every later call
+would hang. Here the caller uses only operations that Ctrl-C cannot split: queue.put and lock.acquire.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import Any, TypeAlias
 
-VARIABLE = "PHIBALL_THREADS"
-_SPLIT_ABOVE = 1 << 18  # entries per thread; with fewer, another thread costs more than it saves
-_PARTS = 4  # per thread, as threads run at different speeds
+THREADS_VARIABLE = "PHIBALL_THREADS"
+_MIN_ENTRIES = 1 << 18  # per thread; with fewer entries, another thread costs more than it saves
+_PARTS_PER_THREAD = 4  # several, because threads run at different speeds
 
 Parts: TypeAlias = deque[partial[None] | None]
 Tasks: TypeAlias = "SimpleQueue[Callable[[], None] | None]"  # None ends a thread
 
 
-_queues: dict[int, Tasks] = {}
+_queues: dict[int, Tasks] = {}  # by the number of threads that read the queue
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_queues.clear)  # a child process has no threads of its parent
 
 
 def _queue(workers: int) -> Tasks:
-    """The queue of up to `workers` threads; RuntimeError if no thread can be started."""
+    """The queue that `workers` threads (or fewer) read; raises RuntimeError if no thread can be started."""
     if workers not in _queues:
         tasks: Tasks = SimpleQueue()
         try:
             for n in range(workers):
-                Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
+                Thread(target=_run_tasks, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is shutting down
             if n == 0:
                 raise
-        except BaseException:  # an interrupt: end the threads, which would never get a task
+        except BaseException:  # Ctrl-C: end the threads, which would never get a task
             for _ in range(workers):
                 tasks.put(None)
             raise
@@ -46,7 +46,7 @@ def _queue(workers: int) -> Tasks:
     return _queues[workers]
 
 
-def _serve(tasks: Tasks) -> None:
+def _run_tasks(tasks: Tasks) -> None:
     for task in iter(tasks.get, None):
         task()
 
@@ -57,11 +57,11 @@ def threads() -> int:
     >>> threads() >= 1
     True
     """
-    text = os.environ.get(VARIABLE)
+    text = os.environ.get(THREADS_VARIABLE)
     if not text:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{VARIABLE} is {text!r}; expected a whole number of at least 1")
+        raise ValueError(f"{THREADS_VARIABLE} is {text!r}; expected a whole number of at least 1")
     return int(text)
 
 
@@ -78,13 +78,13 @@ def _idle_cores() -> int:
         return 1 << 30
 
 
-_ready: set[Any] = set()
+_compiled_kernels: set[Any] = set()  # the arguments `kernel` of `over_rows` so far
 
 
-def _prepare(key: Any, call: Callable[[], None]) -> None:
+def _compile_in_thread(key: Any, call: Callable[[], None]) -> None:
     """Make the first call of a kernel, which compiles it, in a new thread.
 
-    An interrupt then ends the wait and not the compilation, which could leave a lock of Numba or LLVM held.
+    Ctrl-C then ends the wait, but not the compilation, whose interruption could leave locks of Numba held.
     """
     errors: list[BaseException] = []
 
@@ -103,34 +103,34 @@ def _prepare(key: Any, call: Callable[[], None]) -> None:
         thread.join()
     if errors:
         raise errors[0]
-    _ready.add(key)
+    _compiled_kernels.add(key)
 
 
 def over_rows(work: Callable[[int, int], None], rows: int, entries: int, kernel: Any = None) -> None:
     """Call `work(start, stop)` on ranges that cover all rows, on several threads if there are enough entries.
 
-    `kernel` identifies the compiled function and its types; None if nothing is compiled.
-    `work` must release the GIL for threads to help. The caller works too, and does all parts if the workers
-    are busy or cannot be started. No part is running when this returns or raises.
+    `work` must release the GIL. `kernel` identifies the compiled function that it calls, with its types, or
+    is None. The calling thread takes part, and does all the work if the other threads are busy or cannot be
+    started. When this function returns or raises, no thread is still working.
     """
-    if kernel is not None and kernel not in _ready:
-        _prepare(kernel, partial(work, 0, 0))
+    if kernel is not None and kernel not in _compiled_kernels:
+        _compile_in_thread(kernel, partial(work, 0, 0))
     most = threads()
-    count = min(most, rows, entries // _SPLIT_ABOVE)
-    if count > 1 and not os.environ.get(VARIABLE):
-        # A thread that waits for a core delays the batch more than it helps.
+    count = min(most, rows, entries // _MIN_ENTRIES)
+    if count > 1 and not os.environ.get(THREADS_VARIABLE):
+        # A thread that has to wait for a core delays the batch more than it helps.
         count = min(count, 1 + _idle_cores())
     if count < 2:
         work(0, rows)
         return
-    step = -(-rows // (count * _PARTS))
+    step = -(-rows // (count * _PARTS_PER_THREAD))
     parts: Parts = deque(partial(work, start, min(start + step, rows)) for start in range(0, rows, step))
     parts.extend([None] * count)  # one end marker per thread
     locks = [RLock() for _ in range(count - 1)]
     errors: list[BaseException] = []
 
-    def help_out(lock: RLock) -> None:
-        if lock.acquire(blocking=False):  # unless the caller holds it because it is done
+    def run_parts(lock: RLock) -> None:
+        if lock.acquire(blocking=False):  # if not, the caller has finished without this thread
             try:
                 _run_all(parts)
             except BaseException as error:  # the caller raises it
@@ -142,10 +142,10 @@ def over_rows(work: Callable[[int, int], None], rows: int, entries: int, kernel:
         with suppress(RuntimeError):  # no thread can be started
             tasks = _queue(most - 1)
             for lock in locks:
-                tasks.put(partial(help_out, lock))
+                tasks.put(partial(run_parts, lock))
         _run_all(parts)
         _finish(parts, locks)
-    except BaseException:  # an interrupt may come at any moment, also while waiting
+    except BaseException:  # Ctrl-C may come at any moment, also while waiting in _finish
         _finish(parts, locks)
         raise
     if errors:
@@ -158,8 +158,8 @@ def _run_all(parts: Parts) -> None:
 
 
 def _finish(parts: Parts, locks: list[RLock]) -> None:
-    """Drop the parts that have not started, and wait for running parts; idempotent."""
+    """Drop the parts that have not started, and wait for those that run. It may be called twice."""
     parts.extendleft([None] * (1 + len(locks)))
     for lock in locks:
         lock.acquire()
-    parts.clear()  # a worker that has not started yet must not keep arrays alive
+    parts.clear()  # the queue may still refer to `parts`, which must not keep arrays alive

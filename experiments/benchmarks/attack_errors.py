@@ -1,8 +1,8 @@
 """`phiball bench attacks`: errors found by attacks, compared with torchattacks at equal settings.
 
 A small convolutional network is trained on scikit-learn's digits (8 x 8 pixels in [0, 1]), once per seed.
-Every attack perturbs the same test images within the same ball and the box [0, 1]. For their cost, see
-`phiball bench training`.
+Every attack perturbs the same test images within the same ball and the box [0, 1]. `phiball bench training`
+measures the cost of attacks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from phiball.backends import Array, backend
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
-    HINT,
+    NOT_INSTALLED,
     BenchmarkReport,
     BenchmarkTable,
     Clock,
@@ -34,7 +34,6 @@ from phiball.refimpl.distributions.norms import norm_name
 RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}
 BOX = (0.0, 1.0)
 STEPS, TEST_IMAGES = 15, 300
-OURS, THEIRS = "PGM, last iterate", "torchattacks"
 Attack: TypeAlias = Callable[[Ball, int], Array]  # from a ball and a seed to perturbed images
 
 
@@ -55,25 +54,25 @@ def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES)
 
 
 def attacks_on(victim: Classifier) -> dict[str, Attack]:
-    """All attacks on the images of `victim`; torchattacks also returns the last iterate of PGM."""
+    """All attacks on the images of `victim`; torchattacks is comparable to "PGM, last iterate"."""
     loss, x = victim.loss, victim.x
-    named: dict[str, Attack] = {
+    attacks: dict[str, Attack] = {
         "white noise": lambda ball, seed: white_noise(x, ball, rng=seed),
         "FGM": lambda ball, seed: fgm(loss, x, ball),
         "FGM, random start": lambda ball, seed: fgm(loss, x, ball, rng=seed),
         "IFGM": lambda ball, seed: ifgm(loss, x, ball, steps=STEPS),
-        OURS: lambda ball, seed: pgm(loss, x, ball, steps=STEPS, rng=seed, keep_best=False),
+        "PGM, last iterate": lambda ball, seed: pgm(loss, x, ball, steps=STEPS, rng=seed, keep_best=False),
         "PGM, best iterate": lambda ball, seed: pgm(loss, x, ball, steps=STEPS, rng=seed),
         "PGM, best of 4 runs": lambda ball, seed: pgm(loss, x, ball, steps=STEPS, rng=seed, restarts=4),
     }
     torchattacks = optional_module("torchattacks")
     if torchattacks is not None:
-        named[THEIRS] = partial(_theirs, torchattacks, victim)
-    return named
+        attacks["torchattacks"] = partial(_torchattacks_pgd, torchattacks, victim)
+    return attacks
 
 
-def _theirs(torchattacks: Any, victim: Classifier, ball: Ball, seed: int) -> Array:
-    """Run PGD or PGDL2 with the settings of `pgm`: radius, step, steps and a random start."""
+def _torchattacks_pgd(torchattacks: Any, victim: Classifier, ball: Ball, seed: int) -> Array:
+    """Run PGD or PGDL2 with the settings of `pgm`: radius, step size, number of steps, random start."""
     attack = torchattacks.PGDL2 if ball.norm == 2 else torchattacks.PGD
     step = 2.5 * ball.radius / STEPS
     with torch_seed(seed):  # torchattacks draws from torch's global generator
@@ -82,16 +81,16 @@ def _theirs(torchattacks: Any, victim: Classifier, ball: Ball, seed: int) -> Arr
 
 
 def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
-    """The largest distance of an image outside its ball or the box, in radii."""
+    """How far an image lies outside its ball (in radii) or the box, at most."""
     offsets = (perturbed - x).flatten(1).double()
-    reach = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
-    return max(reach, float(-perturbed.min()), float(perturbed.max()) - 1)
+    excess = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
+    return max(excess, float(-perturbed.min()), float(perturbed.max()) - 1)
 
 
 def error_rows(
     seeds: int, *, epochs: int = 20, test_images: int = TEST_IMAGES, radii: int = 4, update: Update = silent
 ) -> list[Row]:
-    """The error in percent under every attack at each radius, for each seed."""
+    """The error in percent under every attack, for each seed and the first `radii` radii of each norm."""
     balls = [Ball(norm, radius, BOX) for norm, values in RADII.items() for radius in values[:radii]]
     rows = []
     for seed in range(seeds):
@@ -110,19 +109,19 @@ def error_rows(
 
 
 def attack_rows(rows: list[Row]) -> list[Row]:
-    """The mean error under every attack at every radius."""
-    found = []
+    """The mean error under every attack at every radius, from the rows of single seeds."""
+    means = []
     for norm, name in dict.fromkeys((row["norm"], row["attack"]) for row in rows):
-        mine = [row for row in rows if (row["norm"], row["attack"]) == (norm, name)]
-        radii = list(dict.fromkeys(row["radius"] for row in mine))
+        group = [row for row in rows if (row["norm"], row["attack"]) == (norm, name)]
+        radii = list(dict.fromkeys(row["radius"] for row in group))
         errors = {
-            f"radius {k}": fmean(row["error"] for row in mine if row["radius"] == radius)
+            f"radius {k}": fmean(row["error"] for row in group if row["radius"] == radius)
             for k, radius in enumerate(radii, start=1)
         }
-        inside = "yes" if max(row["outside"] for row in mine) <= 1e-5 else "NO"
+        inside = "yes" if max(row["outside"] for row in group) <= 1e-5 else "NO"
         where = {"ball": f"{norm} {', '.join(f'{r:g}' for r in radii)}", "attack": name, "inside": inside}
-        found.append({**where, "clean": fmean(row["clean"] for row in mine), **errors})
-    return found
+        means.append({**where, "clean": fmean(row["clean"] for row in group), **errors})
+    return means
 
 
 def bench_attacks(*, clock: Clock, quick: bool = False, update: Update = silent) -> BenchmarkReport:
@@ -133,5 +132,5 @@ def bench_attacks(*, clock: Clock, quick: bool = False, update: Update = silent)
         rows = error_rows(seeds, radii=radii, update=update)
     title = f"Error in percent under attacks with {STEPS} steps, mean of {seeds} networks"
     note = "inside: all images lie in their balls and in the box [0, 1]"
-    findings = [] if optional_module(THEIRS) else [HINT.format(THEIRS)]
+    findings = [] if optional_module("torchattacks") else [NOT_INSTALLED.format("torchattacks")]
     return BenchmarkReport([BenchmarkTable(title, attack_rows(rows), note)], findings)

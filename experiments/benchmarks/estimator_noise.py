@@ -1,9 +1,9 @@
-"""`phiball bench estimators`: bias, noise and cost of uniform and tilted points at a trained network.
+"""`phiball bench estimators`: bias, noise and cost of uniform and tilted points on a trained network.
 
 The entropic risk of a few test images and its gradient in the network's parameters are estimated repeatedly.
-The true values are unknown. The reference is a long run with tilted points, checked against a long run with
-uniform points. Every proposal underestimates the risk on average, so an estimate significantly above the
-reference shows that the reference is too low.
+The true values are unknown. They are replaced by a reference: a long run with tilted points, checked against
+a long run with uniform points. Every proposal underestimates the risk on average, so an estimate
+significantly above the reference shows that the reference is too low.
 """
 
 from __future__ import annotations
@@ -28,32 +28,30 @@ PROPOSALS: dict[str, Uniform | Tilted] = {
 }
 RADII = {"l2": (0.5, 2.0), "linf": (0.1, 0.3)}
 RATIOS = (0.02, 0.2, 2.0)  # eta/radius
-# Standard errors by which two estimates may differ: one pair in 200 differs by more if the errors come from
-# eight runs.
+# Two estimates agree if they differ by at most this many standard errors. With standard errors from eight
+# runs, one pair in 200 differs by more by chance.
 AGREE = 4
-SIGNIFICANT = 3  # standard errors from which a bias is significant
-SHARP = 0.1  # largest error of a reference, relative to the length of the gradient
+SIGNIFICANT = 3  # a bias of more than this many standard errors is significant
+MAX_REFERENCE_ERROR = 0.1  # standard error of a reference gradient, relative to its length
 CHUNK = 8192  # points per evaluation
 NOTE = (
-    "bias and sd of the value in units of the loss, of the gradient in % of the reference's length; gradient "
-    "error: root mean squared distance from the reference, in %. <: not significant (three standard errors); "
-    "?: unknown, because the tilted and uniform references differ, are too noisy, or are below an estimate. "
-    "retilted: Tilted(retilt=1)"
+    "bias, sd (standard deviation): of the risk. gradient bias, sd, error (root mean squared distance): in % "
+    "of the length of the reference gradient. < b: not significant, b is three standard errors. ?: unknown, "
+    "because the tilted and uniform references differ, are too noisy, or are below an estimate. retilted: "
+    "Tilted(retilt=1)"
 )
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The size of the benchmark."""
+    """The size of the benchmark; an estimate of level k uses 2^k points per image."""
 
-    radii: int = 2
+    radii: int = 2  # per norm
     ratios: tuple[float, ...] = RATIOS
     levels: tuple[int, ...] = (0, 2, 4, 6)
     replications: int = 48
-    long: dict[str, int] = field(
-        default_factory=lambda: {"tilted": 12, "uniform": 14}
-    )  # levels of the references
-    runs: int = 8  # runs of each reference
+    long: dict[str, int] = field(default_factory=lambda: {"tilted": 12, "uniform": 14})  # reference levels
+    runs: int = 8  # replications of each reference
 
 
 QUICK = Scale(radii=1, ratios=(0.02, 2.0), levels=(0, 2), replications=16, long={"tilted": 8, "uniform": 8})
@@ -61,7 +59,7 @@ QUICK = Scale(radii=1, ratios=(0.02, 2.0), levels=(0, 2), replications=16, long=
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean and standard deviation of independent estimates of the value and the gradient (p,)."""
+    """Mean and standard deviation of `count` estimates of the risk (`value`) and of its gradient (p,)."""
 
     count: int
     value: float
@@ -77,7 +75,7 @@ class Mean:
 
     @property
     def gradient_error(self) -> float:
-        """The standard error of `gradient`, as a length."""
+        """The standard error of `gradient`, as a Euclidean length."""
         return self.gradient_sd / sqrt(self.count)
 
 
@@ -87,11 +85,11 @@ def estimate(
     """Estimate the risk of the test images and its gradient `count` times, from 2^level points per image."""
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), PROPOSALS[label])
     parameters = list(classifier.model.parameters())
-    seen, values, gradients = 0, [], []
+    evaluations, values, gradients = 0, [], []
 
     def loss(x: Array, i: Array) -> Array:
-        nonlocal seen
-        seen += len(x)
+        nonlocal evaluations
+        evaluations += len(x)
         return classifier.loss(x, i)
 
     for _ in range(count):
@@ -105,16 +103,17 @@ def estimate(
         float(np.std(values, ddof=1)),
         np.mean(gradients, axis=0),
         sqrt(np.sum(np.var(gradients, axis=0, ddof=1))),
-        seen / (count * len(classifier.x)),
+        evaluations / (count * len(classifier.x)),
     )
 
 
 def long_run(
     problem: tuple[Classifier, Ball, float], label: str, level: int, count: int, source: Rng
 ) -> Mean:
-    """The mean of a few estimates from very many points, with the remaining bias added to its error.
+    """The mean of a few estimates from very many points, with its bias included in the standard deviations.
 
-    A bias that decays as 1/n is a third of the change when n was last increased fourfold.
+    `problem` is the classifier, the ball and eta. The bias is assumed to decay as 1/n: then it is a third of
+    the change from n/4 to n points.
     """
     short, long = (estimate(*problem, label, k, count, source) for k in (level - 2, level))
     root = sqrt(long.count)
@@ -127,47 +126,45 @@ def long_run(
 
 
 def reference_of(tilted: Mean, uniform: Mean, others: list[Mean]) -> tuple[Mean, bool]:
-    """The tilted run with the errors of both runs, and whether it can be trusted.
+    """Return the tilted run with the combined errors of both runs, and whether it is a valid reference.
 
-    It cannot if the runs differ, if the errors are large, or if another estimate is higher.
+    It is invalid if the runs differ, if the errors are large, or if one of the `others` is higher.
     """
     error = hypot(tilted.value_error, uniform.value_error)
-    slope_error = hypot(tilted.gradient_error, uniform.gradient_error)
+    gradient_error = hypot(tilted.gradient_error, uniform.gradient_error)
     agree = (
         abs(tilted.value - uniform.value) <= AGREE * error
-        and float(np.linalg.norm(tilted.gradient - uniform.gradient)) <= AGREE * slope_error
+        and float(np.linalg.norm(tilted.gradient - uniform.gradient)) <= AGREE * gradient_error
     )
-    above = any(m.value - tilted.value > AGREE * hypot(m.value_error, error) for m in others)
-    sharp = slope_error <= SHARP * float(np.linalg.norm(tilted.gradient))
+    exceeded = any(m.value - tilted.value > AGREE * hypot(m.value_error, error) for m in others)
+    precise = gradient_error <= MAX_REFERENCE_ERROR * float(np.linalg.norm(tilted.gradient))
     root = sqrt(tilted.count)
-    truth = replace(tilted, value_sd=root * error, gradient_sd=root * slope_error)
-    return truth, agree and sharp and not above
+    reference = replace(tilted, value_sd=root * error, gradient_sd=root * gradient_error)
+    return reference, agree and precise and not exceeded
 
 
 def _number(x: float) -> str:
     return f"{float(f'{x:.2g}'):g}"  # 10, not 1e+01
 
 
-def estimator_row(where: Row, name: str, n: int, mean: Mean, truth: Mean, known: bool) -> Row:
-    """The row of one estimator."""
-    error = SIGNIFICANT * hypot(mean.value_error, truth.value_error)
-    slope_error = hypot(mean.gradient_error, truth.gradient_error)
-    length = float(np.linalg.norm(truth.gradient))
-    apart = float(np.linalg.norm(mean.gradient - truth.gradient))
-    bias = slope_bias = "?"
+def estimator_row(where: Row, name: str, n: int, mean: Mean, reference: Mean, known: bool) -> Row:
+    """The row of one estimator; `known` says whether the reference is valid."""
+    limit = SIGNIFICANT * hypot(mean.value_error, reference.value_error)
+    gradient_error = hypot(mean.gradient_error, reference.gradient_error)
+    length = float(np.linalg.norm(reference.gradient))
+    distance = float(np.linalg.norm(mean.gradient - reference.gradient))
+    bias = gradient_bias = "?"
     if known:
-        low = mean.value - truth.value
-        bias = f"{low:+.2g}" if abs(low) > error else f"< {_number(error)}"
-        # The squared length of the difference includes the squared noise.
-        rest = 100 * sqrt(max(0.0, apart**2 - slope_error**2)) / length
-        significant = apart > SIGNIFICANT * slope_error
-        slope_bias = (
-            _number(rest) if significant else f"< {_number(100 * SIGNIFICANT * slope_error / length)}"
-        )
-    row = {**where, "points": name, "bias": bias, "gradient bias": slope_bias}
+        difference = mean.value - reference.value
+        bias = f"{difference:+.2g}" if abs(difference) > limit else f"< {_number(limit)}"
+        gradient_bias = f"< {_number(100 * SIGNIFICANT * gradient_error / length)}"
+        if distance > SIGNIFICANT * gradient_error:
+            # On average the squared distance is the squared bias plus the squared standard error.
+            gradient_bias = _number(100 * sqrt(distance**2 - gradient_error**2) / length)
+    row = {**where, "points": name, "bias": bias, "gradient bias": gradient_bias}
     numbers = {"n": n, "evaluations": mean.evaluations, "sd": mean.value_sd}
-    distance = 100 * hypot(apart, mean.gradient_sd) / length if known else None
-    return {**row, **numbers, "gradient sd": 100 * mean.gradient_sd / length, "gradient error": distance}
+    total = 100 * hypot(distance, mean.gradient_sd) / length if known else None
+    return {**row, **numbers, "gradient sd": 100 * mean.gradient_sd / length, "gradient error": total}
 
 
 def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: Update = silent) -> list[Row]:
@@ -182,17 +179,17 @@ def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: 
             (label, level): estimate(*problem, label, level, scale.replications, source)
             for label in PROPOSALS
             for level in scale.levels
-            if level > 0 or label != "antithetic"  # a pair has two points
+            if level > 0 or label != "antithetic"  # an antithetic pair needs two points
         }
         update((number + 0.3) / len(places), f"{text}: the reference")
         tilted, uniform = (
             long_run(problem, label, scale.long[label], scale.runs, source) for label in ("tilted", "uniform")
         )
-        truth, known = reference_of(tilted, uniform, list(means.values()))
-        risk = f"{truth.value:.4f} ± {truth.value_error:.1g}" if known else "?"
+        reference, known = reference_of(tilted, uniform, list(means.values()))
+        risk = f"{reference.value:.4f} ± {reference.value_error:.1g}" if known else "?"
         for (label, level), mean in means.items():
             where = {"where": text, "risk": risk}
-            rows.append(estimator_row(where, label, 1 << level, mean, truth, known))
+            rows.append(estimator_row(where, label, 1 << level, mean, reference, known))
     return rows
 
 
@@ -205,10 +202,5 @@ def bench_estimators(
     classifier = small_classifier(seed)
     scale = QUICK if quick else Scale()
     rows = estimator_rows(classifier, scale, seed, part_of(update, 0.02, 1.0))
-    return BenchmarkReport(
-        [
-            BenchmarkTable(
-                f"Estimators at a trained network: {classifier.name}, {len(classifier.x)} images", rows, NOTE
-            )
-        ]
-    )
+    title = f"Estimators on a trained network: {classifier.name}, {len(classifier.x)} images"
+    return BenchmarkReport([BenchmarkTable(title, rows, NOTE)])

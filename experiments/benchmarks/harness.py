@@ -2,6 +2,7 @@
 
 A benchmark is a function bench_NAME(*, clock, update, ...) that returns a `BenchmarkReport`.
 Times are relative to a unit of work timed in the same round, so that a busy machine slows both.
+A *bar* is the largest ratio of times that we accept.
 """
 
 from __future__ import annotations
@@ -33,20 +34,21 @@ Clock: TypeAlias = Callable[[], float]
 Work: TypeAlias = Callable[[], Any]
 Row: TypeAlias = dict[str, Any]
 ROUNDS = 5
-SHORT = 2e-4  # seconds; shorter calls are timed in blocks, because reading the clock takes time
-MOST_BLOCKS = 400
+SHORT_CALL = 2e-4  # seconds; shorter calls are timed in blocks, because reading the clock takes time
+MAX_BLOCKS = 400
 PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 MEMORY = CLEAR_REFS.exists()  # memory can be measured on Linux only
-HINT = "{0} is not installed; to compare with it: pip install --no-deps {0}, and its dependencies"
+NOT_INSTALLED = "{0} is not installed; to compare with it: pip install --no-deps {0}, and its dependencies"
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Work to be timed; `error` compares its answer with a reference value, if there is one.
+    """A function `run` to be timed.
 
-    An error above `tol` marks it as inaccurate. If its cost `varies`, total times are compared; otherwise
-    the lower quartile over calls and the median over rounds, which are robust to interruptions.
+    `error` returns the error of its answer, or None if no reference value is known; an error above `tol`
+    marks it as inaccurate. Its time is the lower quartile over calls and the median over rounds, which are
+    robust to interruptions. If its cost `varies` between calls, its total time is compared instead.
     """
 
     name: str
@@ -58,7 +60,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Timing:
-    """Time relative to the unit, in total and in each round, and the error of the answer."""
+    """Time relative to the unit, overall (`ratio`) and in each round, and the error of the answer."""
 
     ratio: float
     rounds: tuple[float, ...]
@@ -67,10 +69,10 @@ class Timing:
 
     @property
     def accurate(self) -> str:
-        """Return "yes" or "NO", or "" if the error is unknown."""
+        """Whether the error is at most `tol`: "yes" or "NO", or "" if the error is unknown."""
         return "" if self.error is None else "yes" if self.error <= self.tol else "NO"
 
-    def over(self, other: Timing) -> Timing:
+    def relative_to(self, other: Timing) -> Timing:
         """The time relative to another contestant, round by round."""
         quotients = tuple(a / b for a, b in zip(self.rounds, other.rounds, strict=True))
         return Timing(median(quotients), quotients)
@@ -94,12 +96,12 @@ def bar_verdict(ratio: float, bar: float) -> str:
 
 
 def part_of(update: Update, start: float, stop: float) -> Update:
-    """Map the progress of a part to the interval [start, stop] of the whole."""
+    """A progress callback for a part of the work, which fills the bar from `start` to `stop`."""
     return lambda share, text: update(start + (stop - start) * share, text)
 
 
 def clock_for(threads: int) -> Clock:
-    """Return the clock: process time for one thread, which excludes other processes; else wall time."""
+    """Process time for one thread, because it excludes other processes; else wall time."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
@@ -114,43 +116,43 @@ def compare(
 ) -> dict[str, Timing]:
     """Time each contestant relative to `unit`, for `seconds` per round.
 
-    After a warm-up, which gives the errors, every round times all contestants in random order, each between
-    two measurements of the unit.
+    The errors are computed during a warm-up. Then every round times all contestants in random order, each
+    between two measurements of the unit.
     """
-    errors, order = {}, random.Random(0)
+    errors, shuffler = {}, random.Random(0)
     for place, contestant in enumerate(contestants):
         update(place / len(contestants) / (1 + rounds), f"warm-up: {contestant.name}")
         errors[contestant.name] = contestant.error(contestant.run())
     unit()
     times: dict[str, list[tuple[float, float]]] = {c.name: [] for c in contestants}
     for number in range(1, rounds + 1):
-        for place, c in enumerate(order.sample(contestants, len(contestants))):
+        for place, c in enumerate(shuffler.sample(contestants, len(contestants))):
             share = (number + place / len(contestants)) / (1 + rounds)
             update(share, f"round {number} of {rounds}: {c.name}")
-            before = _sample(unit, seconds / 4, clock, c.varies)
-            spent = _sample(c.run, seconds, clock, c.varies)
-            after = _sample(unit, seconds / 4, clock, c.varies)
+            before = _time_per_call(unit, seconds / 4, clock, c.varies)
+            spent = _time_per_call(c.run, seconds, clock, c.varies)
+            after = _time_per_call(unit, seconds / 4, clock, c.varies)
             times[c.name].append((spent, max((before + after) / 2, 1e-12)))
-    found = {}
+    timings = {}
     for c in contestants:
-        ratios = tuple(spent / one for spent, one in times[c.name])
-        totals = [sum(column) for column in zip(*times[c.name], strict=True)]
-        ratio = totals[0] / totals[1] if c.varies else median(ratios)
-        found[c.name] = Timing(ratio, ratios, errors[c.name], c.tol)
-    return found
+        ratios = tuple(spent / unit_time for spent, unit_time in times[c.name])
+        total, unit_total = (sum(column) for column in zip(*times[c.name], strict=True))
+        ratio = total / unit_total if c.varies else median(ratios)
+        timings[c.name] = Timing(ratio, ratios, errors[c.name], c.tol)
+    return timings
 
 
-def _sample(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
-    """The time of a call: mean or lower quartile of the calls within `seconds`."""
+def _time_per_call(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
+    """The mean or else the lower quartile of the times of calls, repeated for `seconds`."""
     start = clock()
     work()  # warm the caches
     first = clock() - start
     if first > seconds and not mean:  # caches matter little for a long call
         return first
-    calls = 1 if first >= SHORT else max(1, min(100, round(SHORT / max(first, 1e-9))))
+    calls = 1 if first >= SHORT_CALL else max(1, min(100, round(SHORT_CALL / max(first, 1e-9))))
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < MOST_BLOCKS and (len(times) < (1 if mean else 3) or time.perf_counter() < end):
+    while len(times) < MAX_BLOCKS and (len(times) < (1 if mean else 3) or time.perf_counter() < end):
         start = clock()
         for _ in range(calls):
             work()
@@ -160,9 +162,9 @@ def _sample(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
 
 @contextmanager
 def thread_limit(n: int | None) -> Iterator[None]:
-    """Limit phiball, torch and BLAS to n threads inside the block; None keeps phiball's default.
+    """Limit phiball, torch and BLAS to n threads inside the block; None keeps their defaults.
 
-    Idle BLAS threads spin, which would count as processor time.
+    BLAS is limited because the busy waiting of its idle threads would count as process time.
     """
     before = os.environ.pop("PHIBALL_THREADS", None)
     if n is not None:
@@ -186,17 +188,17 @@ def thread_limit(n: int | None) -> Iterator[None]:
 
 
 def peak_memory(work: Work) -> float:
-    """The peak memory in MB that `work` adds; call it in a new process, on Linux.
+    """The peak memory in MB that `work` adds; call this in a new process, on Linux.
 
-    It includes freed memory that the allocator retains, up to twice the true peak.
+    The result includes freed memory that the allocator retains, so it can be twice the true peak.
     """
     with suppress(AttributeError, OSError):  # glibc: return freed blocks of at least 64 kB to the system
         CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
     CLEAR_REFS.write_text("5")  # reset the high-water mark
     before = _high_water_mark()
-    kept = work()
+    result = work()  # still allocated when the peak is read
     after = _high_water_mark()
-    del kept
+    del result
     return max(0.0, after - before)
 
 
@@ -262,9 +264,8 @@ def write_benchmark(report: BenchmarkReport, name: str, out: Path, details: Row)
     write_text_atomic(files[0], json.dumps(record, indent=1, allow_nan=False) + "\n")
     facts = [*(f"{key}: {value}" for key, value in details.items()), *report.findings]
     page = [f"# phiball bench {name}", "", *(f"- {fact}" for fact in facts), ""]
-    write_text_atomic(
-        files[1], "\n".join([*page, *(table.formatted().markdown() for table in report.tables)])
-    )
+    page += [table.formatted().markdown() for table in report.tables]
+    write_text_atomic(files[1], "\n".join(page))
     for file, draw in (report.figures or {}).items():
         draw(out / file)
         files.append(out / file)
@@ -281,7 +282,7 @@ def run_benchmark(
 ) -> BenchmarkReport:
     """Run a benchmark with a progress bar, print its report, and write it to the folder `out`."""
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # fail early
+        out.mkdir(parents=True, exist_ok=True)  # fail before the work if it cannot be created
     console = Console(width=max(132, Console().width))
     load = list(os.getloadavg()) if hasattr(os, "getloadavg") else []
     plain = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}

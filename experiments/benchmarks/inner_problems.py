@@ -25,7 +25,7 @@ from phiball.verification.oracles.exact_solver import solve_exactly, solve_exten
 Shape: TypeAlias = tuple[int, int]
 Solver: TypeAlias = Callable[[Any], Any]  # from losses to weights
 SHAPES: tuple[Shape, ...] = ((4096, 8), (1024, 128), (64, 4096), (1, 1 << 20))
-BAR_SHAPES = SHAPES[1:3]
+BAR_SHAPES = SHAPES[1:3]  # shapes at which times are compared with bars
 ETA, ALPHA = 0.1, 0.25
 THREE_HALVES = "Cressie-Read 1.5"
 POWERS = (-1.0, 0.0, 0.5, 1.2, 3.0, 5.0)  # orders of Cressie-Read beside 1.5
@@ -38,9 +38,9 @@ DIVERGENCES: dict[str, Divergence] = {
     "hinge": HINGE,
     **{f"Cressie-Read {k:g}": cressie_read(k) for k in POWERS},
 }
-UNIFORM, SHARED, OWN = "uniform", "one p", "p per row"
-JUDGED_ROWS = 2  # rows of each batch that are compared with the reference
-EXACT_UP_TO, EXTENDED_UP_TO = 128, 4096  # row lengths for exact and for extended arithmetic
+UNIFORM, SHARED, PER_ROW = "uniform", "one p", "p per row"  # reference distributions
+CHECKED_ROWS = 2  # rows of each batch whose weights are checked
+EXACT_UP_TO, EXTENDED_UP_TO = 128, 4096  # longest rows for exact and for extended arithmetic
 
 
 def losses_of(shape: Shape) -> Any:
@@ -49,10 +49,13 @@ def losses_of(shape: Shape) -> Any:
 
 
 def reference_probabilities(name: str, shape: Shape) -> Any:
-    """Normalised draws from Exp(1), with probability 0 for one point in sixteen; None if uniform."""
+    """The reference distribution p, or None if `name` is UNIFORM.
+
+    Its probabilities are normalised draws from Exp(1), and 0 for one point in sixteen.
+    """
     if name == UNIFORM:
         return None
-    p = np.random.default_rng(1).exponential(size=shape if name == OWN else shape[1:])
+    p = np.random.default_rng(1).exponential(size=shape if name == PER_ROW else shape[1:])
     p[..., 1::16] = 0.0
     return p / p.sum(axis=-1, keepdims=True)
 
@@ -74,29 +77,26 @@ def reference_weights(divergence: Divergence, row: Any, p: Any) -> Any:
 
 
 class WeightError:
-    """m times the largest error of the weights in the first rows; the reference is computed once."""
+    """A function from weights to their largest error in the first `rows` rows, times the row length.
 
-    def __init__(self, divergence: Divergence, f: Any, p: Any, rows: int = JUDGED_ROWS) -> None:
+    The reference is computed once, at the first call.
+    """
+
+    def __init__(self, divergence: Divergence, f: Any, p: Any, rows: int = CHECKED_ROWS) -> None:
         self._divergence, self._f, self._p, self._rows = divergence, f, p, rows
         self._exact: list[Any] | None = None
 
     def __call__(self, weights: Any) -> float | None:
         if self._exact is None:
-            own = self._p is not None and self._p.ndim == 2
+            per_row = self._p is not None and self._p.ndim == 2
             self._exact = [
-                reference_weights(self._divergence, self._f[i], self._p[i] if own else self._p)
+                reference_weights(self._divergence, self._f[i], self._p[i] if per_row else self._p)
                 for i in range(min(self._rows, len(self._f)))
             ]
         m = self._f.shape[-1]
         pairs = zip(np.reshape(weights, self._f.shape), self._exact, strict=False)
         errors = [m * float(np.max(np.abs(w - exact))) for w, exact in pairs if exact is not None]
         return max(errors, default=None)
-
-
-def ours(problem: str, distribution: str, f: Any) -> Callable[[], Any]:
-    """phiball's solver, which also computes value, mu and gap."""
-    divergence, p = DIVERGENCES[problem], reference_probabilities(distribution, f.shape)
-    return lambda: worst_case(f, eta=ETA, divergence=divergence, p=p).weights
 
 
 def _sort_sparsemax(f: Any) -> Any:
@@ -120,7 +120,7 @@ def _topk(x: Any) -> Any:
 
 
 def peers(problem: str) -> dict[str, Solver]:
-    """Other installed solvers of a problem, which return weights."""
+    """The solvers of NumPy and of other installed libraries."""
     torch, entmax = map(optional_module, ("torch", "entmax"))
 
     def on_torch(function: Solver) -> Solver:
@@ -138,7 +138,7 @@ def peers(problem: str) -> dict[str, Solver]:
         if torch:
             found["torch.topk"] = on_torch(_topk)
     if problem == THREE_HALVES and entmax:
-        # gamma = (sqrt(m) (f/(2 eta m) - tau))_+^2, which is entmax at 1.5 of f / (eta sqrt(m))
+        # The weights are (sqrt(m) (f/(2 eta m) - tau))_+^2, which is entmax15 of f / (eta sqrt(m)).
         found["entmax.entmax15"] = on_torch(lambda x: entmax.entmax15(x / (ETA * x.shape[-1] ** 0.5), -1))
     return found
 
@@ -151,11 +151,11 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
         found[problem, name] = Contestant(f"{problem}, {name}", run, error)
 
     for problem, divergence in DIVERGENCES.items():
-        for distribution in (UNIFORM, SHARED, OWN):
+        for distribution in (UNIFORM, SHARED, PER_ROW):
             p = reference_probabilities(distribution, f.shape)
-            error = WeightError(divergence, f, p, 1 if quick else JUDGED_ROWS)
-            add(problem, f"phiball, {distribution}", ours(problem, distribution, f), error)
-        error = WeightError(divergence, f, None, 1 if quick else JUDGED_ROWS)
+            error = WeightError(divergence, f, p, 1 if quick else CHECKED_ROWS)
+            add(problem, f"phiball, {distribution}", partial(_weights, f, divergence, p), error)
+        error = WeightError(divergence, f, None, 1 if quick else CHECKED_ROWS)
         for name, solve in peers(problem).items():
             add(problem, name, partial(solve, f), error)
     if not quick:
@@ -164,6 +164,10 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
     return found
 
 
+def _weights(f: Any, divergence: Divergence, p: Any = None) -> Any:
+    return worst_case(f, eta=ETA, divergence=divergence, p=p).weights
+
+
 def _array_code(f: Any) -> Any:
     with backend("numpy"):
-        return worst_case(f, eta=ETA, divergence=QUADRATIC).weights
+        return _weights(f, QUADRATIC)

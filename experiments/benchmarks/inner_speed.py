@@ -23,7 +23,7 @@ from phiball.experiments.benchmarks.harness import (
 )
 from phiball.experiments.benchmarks.inner_problems import (
     BAR_SHAPES,
-    OWN,
+    PER_ROW,
     POWERS,
     SHAPES,
     SHARED,
@@ -36,8 +36,10 @@ from phiball.experiments.benchmarks.inner_problems import (
 from phiball.experiments.benchmarks.inner_threads import busy_report
 from phiball.experiments.benchmarks.inner_versions import against_report
 
+# Bars: a reference distribution relative to the uniform one, orders of Cressie-Read relative to 1.5, the
+# absolute and hinge divergences relative to the quadratic one, and phiball relative to other solvers.
 DISTRIBUTION_BAR, POWER_BAR, KINKED_BAR, PEER_BAR = 1.8, 25.0, 1.2, 1.0
-MINE = f"phiball, {UNIFORM}"
+OURS = f"phiball, {UNIFORM}"
 NOTE = (
     "losses Exp(1), eta 0.1, alpha 0.25, float64. Ratios are medians over rounds that time all solvers in "
     "turn. Error: m times the largest error of a weight against exact or extended arithmetic, for rows that "
@@ -53,7 +55,7 @@ def bench_inner(
     against: Path | None = None,
     update: Update = silent,
 ) -> BenchmarkReport:
-    """Time all solvers on all shapes, or only threads (`busy`), or only two versions (`against`)."""
+    """Compare all solvers on all shapes, or else numbers of threads (`busy`) or two versions (`against`)."""
     if against is not None:
         return against_report(against, seconds=0.02 if quick else 0.2, update=update)
     with backend("numba"):
@@ -66,7 +68,7 @@ def bench_inner(
 def solver_report(
     shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, update: Update = silent
 ) -> BenchmarkReport:
-    """A table of all solvers on all shapes, and a table of bars."""
+    """A table of all solvers on all shapes, and a table of the ratios that have a bar."""
     rows, bars = [], []
     for number, shape in enumerate(shapes):
         f = losses_of(shape)
@@ -95,21 +97,21 @@ def solver_report(
 
 
 def bar_rows(timed: dict[tuple[str, str], Timing], shape: Shape) -> list[Row]:
-    """The ratios of times that have a bar, from the same rounds."""
+    """The ratios of times that have a bar; both times are from the same rounds."""
     pairs = []
     for problem, solver in timed:
-        if solver in (f"phiball, {SHARED}", f"phiball, {OWN}"):
-            pairs.append(((problem, solver), (problem, MINE), DISTRIBUTION_BAR))
+        if solver in (f"phiball, {SHARED}", f"phiball, {PER_ROW}"):
+            pairs.append(((problem, solver), (problem, OURS), DISTRIBUTION_BAR))
         elif not solver.startswith("phiball"):
-            pairs.append(((problem, MINE), (problem, solver), PEER_BAR))
+            pairs.append(((problem, OURS), (problem, solver), PEER_BAR))
     orders = [f"Cressie-Read {k:g}" for k in POWERS if k <= 3]
-    pairs += [((order, MINE), (THREE_HALVES, MINE), POWER_BAR) for order in orders]
-    pairs += [((kinked, MINE), ("quadratic", MINE), KINKED_BAR) for kinked in ("absolute", "hinge")]
+    pairs += [((order, OURS), (THREE_HALVES, OURS), POWER_BAR) for order in orders]
+    pairs += [((kinked, OURS), ("quadratic", OURS), KINKED_BAR) for kinked in ("absolute", "hinge")]
     rows = []
     for work, unit, bar in pairs:
         if work not in timed or unit not in timed:
             continue
-        quotient = timed[work].over(timed[unit])
+        quotient = timed[work].relative_to(timed[unit])
         names = {"time of": _label(work), "relative to": _label(unit), "shape": str(shape)}
         judged = {"verdict": bar_verdict(quotient.ratio, bar), "at most": bar}
         rows.append({**names, **judged, **quotient.columns("the other")})

@@ -1,6 +1,6 @@
-"""Threads of the inner solver: the default number, and two, compared with one.
+"""Time the inner solver with the default number of threads, and with two, relative to one thread.
 
-They are timed on the machine as it is, and with every core kept busy by counting processes.
+The solver is timed on the machine as it is, and with every core kept busy by other processes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from phiball.refimpl import worst_case
 
 SHAPES = ((1024, 128), (64, 4096), (8192, 128), (1024, 4096))
 PROBLEMS = ("entropic", "quadratic", "indicator", THREE_HALVES)
-SLOWER_BAR = 1.15  # of the default relative to one thread, on a busy machine
-FASTER_BAR, FASTER_FROM = 0.67, 1 << 20  # of two threads relative to one, from this size on
-# Counts while its parent lives, so that a killed parent leaves no processes behind.
-_COUNT = """
+DEFAULT_BAR = 1.15  # default number of threads relative to one, on a busy machine
+TWO_THREADS_BAR, MIN_LOSSES = 0.67, 1 << 20  # two threads relative to one, for at least so many losses
+# The loop ends with its parent process, so that a killed parent leaves no processes behind.
+_BUSY_LOOP = """
 import os, sys
 while os.getppid() == int(sys.argv[1]):
     for _ in range(100_000):
@@ -43,13 +43,13 @@ while os.getppid() == int(sys.argv[1]):
 
 @contextmanager
 def busy_cores(count: int) -> Iterator[list[int]]:
-    """Keep cores busy with processes inside the block; yield their ids."""
-    command = [sys.executable, "-I", "-S", "-c", _COUNT, str(os.getpid())]
+    """Keep `count` cores busy inside the block; yield the ids of the processes."""
+    command = [sys.executable, "-I", "-S", "-c", _BUSY_LOOP, str(os.getpid())]
     children: list[subprocess.Popen[bytes]] = []
     try:
         children.extend(subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(count))
         if children:
-            time.sleep(0.3)  # until all are running
+            time.sleep(0.3)  # let all of them start
         yield [child.pid for child in children]
     finally:
         for child in children:
@@ -66,31 +66,29 @@ def _solve(f: Any, problem: str, threads: int | None) -> None:
 
 
 def busy_report(*, quick: bool = False, update: Update = silent) -> BenchmarkReport:
-    """Time the default and two threads relative to one, by total times, as interruptions count."""
+    """Compare the total times of the default and of two threads with one thread.
+
+    `varies` selects total times, because here the interruptions by other processes count.
+    """
     problems, rounds = (PROBLEMS[1:2], 10) if quick else (PROBLEMS, 25)
     cases = [(busy, problem, shape) for busy in (False, True) for problem in problems for shape in SHAPES]
     rows = []
     for number, (busy, problem, shape) in enumerate(cases):
         update(number / len(cases), f"{problem} {shape}, {'busy' if busy else 'as it is'}")
         f, load = losses_of(shape), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-        works = {n: Contestant(str(n), partial(_solve, f, problem, n), varies=True) for n in (None, 2)}
+        players = [Contestant(str(n), partial(_solve, f, problem, n), varies=True) for n in (None, 2)]
         with thread_limit(None), busy_cores(joblib.cpu_count() if busy else 0):
             one = partial(_solve, f, problem, 1)
-            times = compare(one, list(works.values()), seconds=0.05, rounds=rounds, clock=time.perf_counter)
+            times = compare(one, players, seconds=0.05, rounds=rounds, clock=time.perf_counter)
         default, two = times["None"].ratio, times["2"].ratio
-        word = bar_verdict(default, SLOWER_BAR) if busy else ""
-        if not busy and f.size >= FASTER_FROM and joblib.cpu_count() > 1:
-            word = bar_verdict(two, FASTER_BAR)
+        verdict = bar_verdict(default, DEFAULT_BAR) if busy else ""
+        if not busy and f.size >= MIN_LOSSES and joblib.cpu_count() > 1:
+            verdict = bar_verdict(two, TWO_THREADS_BAR)
         where = {"problem": problem, "shape": str(shape), "machine": "busy" if busy else "as it is"}
-        rows.append({**where, "verdict": word, "load": load, "default": default, "two threads": two})
+        rows.append({**where, "verdict": verdict, "load": load, "default": default, "two threads": two})
     note = (
-        f"bars: on a busy machine the default takes at most {SLOWER_BAR} times as long as one thread; on an "
-        f"idle one (see the load) two threads take at most {FASTER_BAR} times as long, from 2^20 losses on"
+        f"bars: on a busy machine the default takes at most {DEFAULT_BAR} times as long as one thread; on an "
+        f"idle one (low load) two threads take at most {TWO_THREADS_BAR} times as long, from 2^20 losses on"
     )
-    return BenchmarkReport(
-        [
-            BenchmarkTable(
-                f"Threads: time relative to PHIBALL_THREADS=1, {joblib.cpu_count()} cores", rows, note
-            )
-        ]
-    )
+    title = f"Threads: time relative to PHIBALL_THREADS=1, {joblib.cpu_count()} cores"
+    return BenchmarkReport([BenchmarkTable(title, rows, note)])

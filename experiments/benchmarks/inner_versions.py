@@ -26,13 +26,13 @@ from phiball.experiments.benchmarks.harness import (
 )
 from phiball.experiments.benchmarks.inner_problems import ALPHA, ETA, SHAPES, Shape
 
-BAR = 1.25  # time relative to the other version
+BAR = 1.25  # for the time relative to the other version
 PROBLEMS = ("ENTROPIC", "QUADRATIC", f"indicator({ALPHA})", "cressie_read(1.5)")
 BACKEND = "numba"
 Timer: TypeAlias = Callable[[str, Shape, float], float]
 _WORKER = """
 import json, sys, time
-# An editable install would provide modules that this version lacks.
+# Without this, an editable install could provide modules that this version lacks.
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
 import numpy as np
 from phiball.refimpl import ENTROPIC, QUADRATIC, cressie_read, indicator, worst_case
@@ -58,8 +58,11 @@ for line in sys.stdin:
 
 
 @contextmanager
-def _version(folder: Path) -> Iterator[Timer]:
-    """Start a process that imports phiball from `folder`; yield a timer, in units of np.max."""
+def _version_timer(folder: Path) -> Iterator[Timer]:
+    """Start a process that imports phiball from `folder`; yield a function that times a problem there.
+
+    Its unit is np.max over the same losses.
+    """
     with TemporaryDirectory() as place:
         (Path(place) / "phiball").symlink_to(folder.resolve(), target_is_directory=True)
         settings = {**os.environ, "PYTHONPATH": place, "PHIBALL_THREADS": "1", "PHIBALL_BACKEND": BACKEND}
@@ -70,7 +73,7 @@ def _version(folder: Path) -> Iterator[Timer]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            process_group=0,  # Ctrl-C must not reach it; it is killed below
+            process_group=0,  # Ctrl-C must not reach the process, which is killed below
         )
 
         def time_of(problem: str, shape: Shape, seconds: float) -> float:
@@ -92,28 +95,21 @@ def _version(folder: Path) -> Iterator[Timer]:
 
 
 def against_report(folder: Path, *, seconds: float, update: Update = silent) -> BenchmarkReport:
-    """Compare the kernels with those of the clone in `folder`, for the uniform distribution."""
+    """Time the kernels relative to another version, cloned to `folder`, for the uniform distribution."""
     if not (folder / "__init__.py").is_file():
         raise ValueError(f"against is {folder}; expected a clone of phiball")
     cases = [(problem, shape) for problem in PROBLEMS for shape in SHAPES]
     rows = []
-    with _version(Path(__file__).parents[2]) as new, _version(folder) as old:
+    with _version_timer(Path(__file__).parents[2]) as new, _version_timer(folder) as old:
         for number, (problem, shape) in enumerate(cases):
             update(number / len(cases), f"{problem} {shape}")
             new(problem, shape, 0.0), old(problem, shape, 0.0)  # compile and warm up
             rounds = [(new(problem, shape, seconds), old(problem, shape, seconds)) for _ in range(ROUNDS)]
-            mine, theirs = (Timing(median(times), times) for times in zip(*rounds, strict=True))
-            quotient = mine.over(theirs)
+            this, other = (Timing(median(times), times) for times in zip(*rounds, strict=True))
+            quotient = this.relative_to(other)
             where = {"problem": problem, "shape": str(shape), "verdict": bar_verdict(quotient.ratio, BAR)}
-            times = {"this, x np.max": mine.ratio, "other, x np.max": theirs.ratio}
+            times = {"this, x np.max": this.ratio, "other, x np.max": other.ratio}
             rows.append({**where, **times, **quotient.columns("other")})
     title = f"Kernels of this version and of {folder}, one thread"
-    return BenchmarkReport(
-        [
-            BenchmarkTable(
-                title,
-                rows,
-                f"bar: at most {BAR} times the other version; medians of {ROUNDS} alternating rounds",
-            )
-        ]
-    )
+    note = f"bar: at most {BAR} times the other version; medians of {ROUNDS} alternating rounds"
+    return BenchmarkReport([BenchmarkTable(title, rows, note)])

@@ -1,11 +1,15 @@
-"""`phiball bench linear`: robust linear models beside scikit-learn, skwdro and dro.
+"""`phiball bench linear`: robust linear models, compared with scikit-learn, skwdro and dro.
 
 The unit of time is a fit of scikit-learn's `LogisticRegression` (C = 1) on the standardised breast cancer
-data. Each solution is evaluated under three objectives, computed independently of the fits: our entropic risk
-on a Euclidean ball with a ridge; the worst mean loss if examples move by at most RADIUS in root mean square,
-which skwdro smooths and samples; and dro's worst mean loss within a KL divergence over the examples. The last
-two have no ridge. These data are separable, so that the infimum of dro's objective is 0 and not attained:
-there our fit is timed until it ends, and until it reaches dro's value.
+data. Each solution is evaluated under three objectives, computed independently of the fits:
+
+- our entropic risk on a Euclidean ball, with a ridge;
+- the worst mean loss if examples move by at most RADIUS in root mean square (a Wasserstein ball), which
+  skwdro smooths and samples;
+- the worst mean loss over reweightings of the examples with KL divergence at most KL, which dro minimizes.
+
+The data are separable, so the infimum of dro's objective is 0 and not attained. Our fit of that objective is
+therefore timed twice: to its end, and until its value is as low as dro's.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
-    HINT,
+    NOT_INSTALLED,
     BenchmarkReport,
     BenchmarkTable,
     Clock,
@@ -37,11 +41,11 @@ from phiball.experiments.benchmarks.linear_evidence import evidence_report
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, cressie_read, indicator
 from phiball.refimpl.linear import LinearProblem, Reweighting, fit_linear_model, linear_model_risk
 
-RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence budget over examples of dro's model
+RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence budget of the reweighted models
 GRADIENT_TOL = 1e-5  # at which a fit stops
-BAR_SKLEARN, BAR_PEERS = 20.0, 20.0
+BAR_SKLEARN, BAR_PEERS = 20.0, 20.0  # at most so many times slower, and at least so many times faster
 ENTROPIC_BALL, REWEIGHTED = "ours, entropic", "ours, KL over the examples"
-FREE, AS_LOW = "ours, the same without a ridge", "ours, without a ridge, as low as dro"
+NO_RIDGE, UNTIL_DRO = "ours, the same without a ridge", "ours, without a ridge, as low as dro"
 Fit: TypeAlias = Callable[[], tuple[Any, float]]  # coefficients and intercept
 
 
@@ -52,12 +56,12 @@ def cancer() -> tuple[Any, Any]:
 
 
 def ball_problem(divergence: Divergence, n: int) -> LinearProblem:
-    """Return our problem on a Euclidean ball, with the ridge of scikit-learn at C = 1."""
+    """A robust problem on a Euclidean ball for n examples, with the ridge of scikit-learn at C = 1."""
     return LinearProblem("logistic", Ball(2, RADIUS), ETA, divergence, ridge=1 / n)
 
 
 def our_problems(n: int) -> dict[str, LinearProblem]:
-    """Return our problems."""
+    """The problems that phiball solves, by the name of their row."""
     reweighting = Reweighting(ENTROPIC, budget=KL)
     return {
         ENTROPIC_BALL: ball_problem(ENTROPIC, n),
@@ -66,7 +70,7 @@ def our_problems(n: int) -> dict[str, LinearProblem]:
         "ours, Cressie-Read 3": ball_problem(cressie_read(3), n),
         "ours, Hellinger": ball_problem(cressie_read(0.5), n),
         REWEIGHTED: LinearProblem("logistic", ridge=1 / n, reweighting=reweighting),
-        FREE: LinearProblem("logistic", reweighting=reweighting),
+        NO_RIDGE: LinearProblem("logistic", reweighting=reweighting),
     }
 
 
@@ -88,33 +92,35 @@ PEERS: dict[str, tuple[str, Callable[..., Any], str]] = {  # module, fit, and ou
 }
 
 
-def moved_risk(coef: Any, intercept: float, X: Any, y: Any, radius: float) -> float:
-    """Return the worst mean logistic loss if examples move by `radius` in root mean square.
+def wasserstein_risk(coef: Any, intercept: float, X: Any, y: Any, radius: float) -> float:
+    """Return the worst mean logistic loss if examples move by at most `radius` in root mean square.
 
-    By duality it is the minimum over l of l radius^2 + mean_i max_s log(1 + exp(|theta| s - m_i)) - l s^2.
+    By duality it is the minimum over the price c of
+    c radius^2 + mean_i max_s (log(1 + exp(|theta| s - m_i)) - c s^2), where m_i is the margin of example i.
     """
-    size, m = float(np.linalg.norm(coef)), y * (X @ coef + intercept)
+    slope, margins = float(np.linalg.norm(coef)), y * (X @ coef + intercept)
 
     def dual(log_price: float) -> float:
         price = np.exp(log_price)
-        s = np.linspace(0.0, size / (2 * price), 400)  # the slope of the loss is at most |theta|
-        gains = np.logaddexp(0.0, size * s - m[:, None]) - price * s * s
+        s = np.linspace(0.0, slope / (2 * price), 400)  # the loss grows at most by |theta| s
+        gains = np.logaddexp(0.0, slope * s - margins[:, None]) - price * s * s
         best = s[np.argmax(gains, axis=1)]
         for _ in range(3):  # Newton's method, from the best point of the grid
-            share = expit(size * best - m)
-            bend = 2 * price - size * size * share * (1 - share)
-            best = np.clip(best + np.where(bend > 0, size * share - 2 * price * best, 0.0) / bend, 0.0, s[-1])
-        polished = np.logaddexp(0.0, size * best - m) - price * best * best
-        return float(price * radius**2 + np.mean(np.maximum(polished, gains.max(axis=1))))
+            p = expit(slope * best - margins)
+            curvature = 2 * price - slope * slope * p * (1 - p)
+            step = np.where(curvature > 0, slope * p - 2 * price * best, 0.0) / curvature
+            best = np.clip(best + step, 0.0, s[-1])
+        refined = np.logaddexp(0.0, slope * best - margins) - price * best * best
+        return float(price * radius**2 + np.mean(np.maximum(refined, gains.max(axis=1))))
 
-    if size == 0 or radius == 0:
-        return float(np.mean(np.logaddexp(0.0, -m)))
-    centre = np.log(size / (2 * radius))
+    if slope == 0 or radius == 0:
+        return float(np.mean(np.logaddexp(0.0, -margins)))
+    centre = np.log(slope / (2 * radius))
     return float(minimize_scalar(dual, bounds=(centre - 12, centre + 4), method="bounded").fun)
 
 
 def reweighted_risk(coef: Any, intercept: float, X: Any, y: Any) -> float:
-    """Return the worst mean logistic loss within a KL divergence KL of the examples, by its dual."""
+    """Return the worst mean logistic loss over reweightings with divergence at most KL, by its dual."""
     losses = np.logaddexp(0.0, -y * (X @ coef + intercept))
 
     def dual(log_price: float) -> float:
@@ -148,11 +154,11 @@ def model_rows(
             fits[name] = partial(make, library, X, y)
     if "dro KLDRO" in fits:
         target = reweighted_risk(*fits["dro KLDRO"](), X, y)
-        most = 1
-        while reweighted_risk(*fit(problems[FREE], max_iterations=most), X, y) > target:
-            most += 1
-        fits[AS_LOW] = partial(fit, problems[FREE], max_iterations=most)
-    players = [Contestant(*one) for one in fits.items()]
+        max_iter = 1
+        while reweighted_risk(*fit(problems[NO_RIDGE], max_iter=max_iter), X, y) > target:
+            max_iter += 1
+        fits[UNTIL_DRO] = partial(fit, problems[NO_RIDGE], max_iter=max_iter)
+    players = [Contestant(name, run) for name, run in fits.items()]
     times = compare(plain, players, seconds=seconds, rounds=rounds, clock=clock, update=update)
     rows = []
     for name, run in fits.items():
@@ -160,47 +166,47 @@ def model_rows(
         coef = np.asarray(coef, dtype=np.float64)
         ours = float(linear_model_risk(problems[ENTROPIC_BALL], coef, intercept, X, y).value)
         certified = fit_linear_model(problems[name], X, y).gradient if name in problems else None
-        values = {"ball, entropic": ours, "moved": moved_risk(coef, intercept, X, y, RADIUS)}
+        values = {"ball, entropic": ours, "Wasserstein": wasserstein_risk(coef, intercept, X, y, RADIUS)}
         values["KL"] = reweighted_risk(coef, intercept, X, y)
         rows.append({"model": name, **times[name].columns("scikit-learn"), **values, "gradient": certified})
     return rows
 
 
 def linear_findings(rows: list[Row]) -> list[str]:
-    """Return a line per bar, and one that says whether each of our models is best under its own objective."""
+    """Return a line per bar, and a line for each model of ours that another model beats at its objective."""
     by_name = {row["model"]: row for row in rows}
     lines = []
     for name, row in by_name.items():
-        if name.startswith("ours") and name != AS_LOW:
+        if name.startswith("ours") and name != UNTIL_DRO:
             ratio = row["x scikit-learn"]
-            word = "within" if ratio <= BAR_SKLEARN else "ABOVE"
-            lines.append(f"{name}: {ratio:.1f} times scikit-learn, {word} {BAR_SKLEARN:g}")
+            verdict = "within" if ratio <= BAR_SKLEARN else "ABOVE"
+            lines.append(f"{name}: {ratio:.1f} times as long as scikit-learn, {verdict} {BAR_SKLEARN:g}")
             if row["gradient"] > GRADIENT_TOL:
                 lines.append(f"{name}: INACCURATE, gradient {row['gradient']:.0e}")
-    for name, column in ((ENTROPIC_BALL, "ball, entropic"), (FREE, "KL")):
+    for name, column in ((ENTROPIC_BALL, "ball, entropic"), (NO_RIDGE, "KL")):
         best = min(by_name.values(), key=lambda row: row[column])
         if best["model"] != name and best[column] < by_name[name][column] - 1e-6:
             lines.append(f"{name}: INACCURATE, {best['model']} has a lower value under {column}")
     for name, (module, _, nearest) in PEERS.items():
         if name in by_name:
             faster = by_name[name]["x scikit-learn"] / by_name[nearest]["x scikit-learn"]
-            word = "within" if faster >= BAR_PEERS else "BELOW"
-            lines.append(f"{name}: {nearest} is {faster:.0f} times faster, {word} {BAR_PEERS:g}")
+            verdict = "at least" if faster >= BAR_PEERS else "BELOW"
+            lines.append(f"{name}: {nearest} is {faster:.0f} times faster, {verdict} {BAR_PEERS:g}")
         elif optional_module(module) is None:
-            lines.append(HINT.format(module.partition(".")[0]))
+            lines.append(NOT_INSTALLED.format(module.partition(".")[0]))
     return lines
 
 
 def bench_linear(
     *, clock: Clock, quick: bool = False, evidence: bool = False, update: Update = silent
 ) -> BenchmarkReport:
-    """Time and value the models; `evidence`: compare their errors on four data sets instead."""
+    """Time and evaluate the models; `evidence` compares their errors on four data sets instead."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other libraries
+        warnings.simplefilter("ignore")  # other libraries warn
         if evidence:
             return evidence_report(quick=quick, update=update)
         seconds, rounds = (0.05, 3) if quick else (0.5, 5)
         rows = model_rows(seconds=seconds, rounds=rounds, clock=clock, peers=not quick, update=update)
-    title = f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: time and values"
-    note = "gradient: of the objective at the end of the fit; the least possible value under KL is 0"
+    title = f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: times and objectives"
+    note = "gradient: of the model's objective at the end of its fit; the infimum of the column KL is 0"
     return BenchmarkReport([BenchmarkTable(title, rows, note)], linear_findings(rows))

@@ -1,12 +1,12 @@
-"""`phiball bench linear --evidence`: does robustness pay on scikit-learn's data sets?
+"""`phiball bench linear --evidence`: test errors of robust and plain models on scikit-learn's data sets.
 
 Breast cancer, wine and digits are classification problems, diabetes is a regression. Features are
-standardised. Each split trains on a random half of the data. The rest is perturbed by noise, uniform on the
-sphere of a radius, and to the worst point of the Euclidean ball of that radius, which is exact for linear
-models. Four models are compared: plain (almost no ridge), ridge (chosen by cross-validation with the plain
-score), tuned ridge (chosen with the worst-case score at the third size) and robust (its radius chosen with
-the same score). Errors are misclassification rates in percent; for diabetes, root mean squared errors in
-percent of the standard deviation.
+standardised. Each split trains on a random half of the data. The test half is perturbed in two ways: by
+noise, uniform on a sphere, and to the worst point of the Euclidean ball of the same radius, which is known
+exactly for linear models. Four models are compared, three of them tuned by cross-validation: plain (almost no
+ridge), ridge (tuned for the plain score), tuned ridge (tuned for the worst-case score at the third test
+radius) and robust (its training radius tuned for that score). Errors are misclassification rates in percent;
+for diabetes, root mean squared errors in percent of the standard deviation.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ DATA = {
     "digits": load_digits,
     "diabetes": load_diabetes,
 }
-SIZES = dict.fromkeys(DATA, (0.0, 0.5, 1.0, 1.5)) | {"diabetes": (0.0, 0.25, 0.5, 1.0)}
-MIDDLE = 2  # index in SIZES for which models are tuned and which tables show
+TEST_RADII = dict.fromkeys(DATA, (0.0, 0.5, 1.0, 1.5)) | {"diabetes": (0.0, 0.25, 0.5, 1.0)}
+TUNED = 2  # index of the test radius for which models are tuned, and which tables show
 SPLITS = {"breast cancer": 10, "wine": 3, "digits": 1, "diabetes": 10}
-RADII, ETA = (0.1, 0.3, 1.0, 3.0, 10.0), 0.03
-POINTS = 32  # Sobol points for ten classes; three classes need none
-DRAWS = 10
+TRAINING_RADII, ETA = (0.1, 0.3, 1.0, 3.0, 10.0), 0.03
+N_POINTS = 32  # Sobol points for ten classes; up to three classes need none
+NOISE_DRAWS = 10
 COLOURS = {"plain": "#888888", "ridge": "#1f77b4", "tuned ridge": "#2ca02c", "robust": "#d62728"}
 
 
-def model_errors(model: Any, X: Any, y: Any, sizes: tuple[float, ...]) -> dict[str, list[float]]:
-    """Return the errors under noise and at the worst points, per size."""
-    directions = np.random.default_rng(0).normal(size=(DRAWS, *X.shape))
+def model_errors(model: Any, X: Any, y: Any, radii: tuple[float, ...]) -> dict[str, list[float]]:
+    """Return the errors under noise and at the worst points, for each radius."""
+    directions = np.random.default_rng(0).normal(size=(NOISE_DRAWS, *X.shape))
     directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     found: dict[str, list[float]] = {"noise": [], "worst": []}
-    for size in sizes:
-        predicted = np.stack([model.predict(X + size * u) for u in directions])
-        score = robust_scorer(Ball(2, size), n_samples=1)(model, X, y)
+    for radius in radii:
+        predicted = np.stack([model.predict(X + radius * u) for u in directions])
+        score = robust_scorer(Ball(2, radius), n_samples=1)(model, X, y)
         if is_classifier(model):
             found["noise"].append(100 * float(np.mean(predicted != y)))
             found["worst"].append(100 * (1 - score))
@@ -62,22 +62,22 @@ def model_errors(model: Any, X: Any, y: Any, sizes: tuple[float, ...]) -> dict[s
 
 
 def candidate_models(name: str, folds: int) -> dict[str, Any]:
-    """Return the models to compare; those with hyperparameters are searches."""
-    scorer = robust_scorer(Ball(2, SIZES[name][MIDDLE]), n_samples=1)
+    """Return the models to compare; a tuned model is a grid search."""
+    scorer = robust_scorer(Ball(2, TEST_RADII[name][TUNED]), n_samples=1)
     plain: Any
     grid: dict[str, Any]
     if name == "diabetes":
         robust, ridge, plain = RobustLinearRegression(eta=ETA, alpha=1e-2), Ridge(), Ridge(1e-6)
         grid = {"alpha": [0.1, 1.0, 10.0, 100.0, 1000.0]}
     else:
-        robust = RobustLogisticRegression(eta=ETA, C=100.0, n_points=POINTS, tol=1e-4)
+        robust = RobustLogisticRegression(eta=ETA, C=100.0, n_points=N_POINTS, tol=1e-4)
         ridge, plain = LogisticRegression(max_iter=2000), LogisticRegression(C=1e4, max_iter=2000)
         grid = {"C": [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0]}
     return {
         "plain": plain,
         "ridge": GridSearchCV(ridge, grid, cv=folds),
         "tuned ridge": GridSearchCV(ridge, grid, cv=folds, scoring=scorer),
-        "robust": GridSearchCV(robust, {"radius": RADII}, cv=folds, scoring=scorer),
+        "robust": GridSearchCV(robust, {"radius": TRAINING_RADII}, cv=folds, scoring=scorer),
     }
 
 
@@ -96,8 +96,8 @@ def split_rows(name: str, folds: int, split: int) -> list[Row]:
         estimator.fit(train, parts[2])
         best = getattr(estimator, "best_estimator_", estimator)
         chosen = ", ".join(f"{k} {v:g}" for k, v in getattr(estimator, "best_params_", {}).items())
-        where = {"data": name, "model": model, "chosen": chosen, "split": split, "sizes": list(SIZES[name])}
-        rows.append({**where, **model_errors(best, test, parts[3], SIZES[name])})
+        where = {"data": name, "model": model, "chosen": chosen, "split": split}
+        rows.append({**where, **model_errors(best, test, parts[3], TEST_RADII[name])})
     return rows
 
 
@@ -116,34 +116,35 @@ def _models(rows: list[Row], data: str) -> dict[str, list[Row]]:
 
 
 def evidence_rows(rows: list[Row]) -> list[Row]:
-    """Return clean errors, and errors at the middle size under noise and at the worst points."""
+    """Return clean errors, and errors at the tuned radius under noise and at the worst points."""
     found = []
     for data in dict.fromkeys(row["data"] for row in rows):
         for model, splits in _models(rows, data).items():
-            most = Counter(r["chosen"] for r in splits).most_common(1)[0][0]
-            numbers = {"clean": ("noise", 0), "noise": ("noise", MIDDLE), "worst": ("worst", MIDDLE)}
+            favourite = Counter(r["chosen"] for r in splits).most_common(1)[0][0]
+            numbers = {"clean": ("noise", 0), "noise": ("noise", TUNED), "worst": ("worst", TUNED)}
             shown = {key: interval([r[kind][k] for r in splits])[2] for key, (kind, k) in numbers.items()}
-            where = {"data": data, "model": model, "most often": most, "size": f"{SIZES[data][MIDDLE]:g}"}
-            found.append({**where, **shown, "splits": len(splits)})
+            where = {"data": data, "model": model, "most often chosen": favourite}
+            found.append({**where, "radius": f"{TEST_RADII[data][TUNED]:g}", **shown, "splits": len(splits)})
     return found
 
 
 def gains(rows: list[Row]) -> list[str]:
-    """Return the worst-case gain of robustness over the tuned ridge, per data set."""
+    """Return a line per data set: by how much the robust model has fewer errors than the tuned ridge."""
     lines = []
     for data in dict.fromkeys(row["data"] for row in rows):
         models = _models(rows, data)
         pairs = list(zip(models["tuned ridge"], models["robust"], strict=True))
-        mean, half, text = interval([a["worst"][MIDDLE] - b["worst"][MIDDLE] for a, b in pairs], "+")
+        mean, half, text = interval([a["worst"][TUNED] - b["worst"][TUNED] for a, b in pairs], "+")
         clean = interval([a["noise"][0] - b["noise"][0] for a, b in pairs], "+")[2]
         known = half is not None and abs(mean) > half
-        verdict = "undecided" if not known else "pays" if mean > 0 else "does not pay"
-        lines.append(f"{data}: robustness against the tuned ridge: {verdict}; worst {text}, clean {clean}")
+        verdict = "undecided" if not known else "robust is better" if mean > 0 else "robust is worse"
+        gain = f"worst-case error lower by {text}, clean error lower by {clean}"
+        lines.append(f"{data}, robust against tuned ridge: {verdict}; {gain}")
     return lines
 
 
 def draw_evidence(rows: list[Row], path: Path) -> None:
-    """Draw the mean error against size, at the worst points and under noise (dashed)."""
+    """Draw the mean error against the test radius, at the worst points and under noise (dashed)."""
     figure_of = require("matplotlib.figure", user="the figure of bench linear", extra="bench").Figure
     groups = list(dict.fromkeys(row["data"] for row in rows))
     figure = figure_of(figsize=(11, 3.4), layout="constrained")
@@ -151,13 +152,13 @@ def draw_evidence(rows: list[Row], path: Path) -> None:
     for axis, data in zip(axes[0], groups, strict=True):
         for model, splits in _models(rows, data).items():
             worst, noise = (
-                [interval([r[kind][k] for r in splits]) for k in range(len(SIZES[data]))]
+                [interval([r[kind][k] for r in splits]) for k in range(len(TEST_RADII[data]))]
                 for kind in ("worst", "noise")
             )
             bars = [half or 0.0 for _, half, _ in worst]
             style = {"color": COLOURS[model], "label": model, "ms": 3, "capsize": 2}
-            axis.errorbar(SIZES[data], [mean for mean, _, _ in worst], bars, fmt="o-", **style)
-            axis.plot(SIZES[data], [mean for mean, _, _ in noise], "--", color=COLOURS[model], lw=1)
+            axis.errorbar(TEST_RADII[data], [mean for mean, _, _ in worst], bars, fmt="o-", **style)
+            axis.plot(TEST_RADII[data], [mean for mean, _, _ in noise], "--", color=COLOURS[model], lw=1)
         axis.set(title=data, xlabel="size of the perturbation", ylim=(0, None))
     axes[0][0].set_ylabel("test error in percent")
     axes[0][0].plot([], [], "k-", lw=1, label="worst point")

@@ -2,10 +2,10 @@
 
 The unit of cost is drawing the underlying random numbers, with the same library and precision: one per
 coordinate (uniform for norm inf, normal for norm 2, exponential for norm 1), and, except for norm inf, one
-uniform number per point. The noise depends on how points are drawn: independently, in antithetic pairs x + b,
-x - b, or as scrambled Sobol points. It is measured for functions of ten random linear forms of unit variance:
-the loss of a linear classifier (smooth), a step (rough), and a square (even, so that the second point of a
-pair adds no information).
+uniform number per point. The noise depends on how points are drawn: independently, in antithetic pairs x + b
+and x - b, or as scrambled Sobol points. It is measured for three functions of ten random linear forms of unit
+variance: the loss of a linear classifier (smooth), a step (rough), and a square (even, so that the second
+point of a pair adds no information).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from itertools import product
 from math import inf, sqrt
 from typing import Any
 
@@ -35,7 +36,7 @@ from phiball.refimpl import Ball
 from phiball.refimpl.distributions.norms import NORMS
 
 BARS = {"l1": 2.0, "l2": 1.3, "linf": 1.3, "tilted l2": 3.0, "tilted linf": 3.0}
-COST_DIMENSIONS, POINTS, NUMBERS = (10, 784, 3072), 16, 1 << 19  # points per centre; coordinates in total
+COST_DIMENSIONS, POINTS, COORDINATES = (10, 784, 3072), 16, 1 << 19  # POINTS per centre; total COORDINATES
 NOISE_DIMENSIONS, COUNTS = (2, 10, 784), (2, 8, 32, 128)
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear forms on the last axis
     "loss": lambda s: np.log(np.sum(np.exp(s), axis=-1)) - s[..., 0],
@@ -48,32 +49,29 @@ SCHEMES = {  # options of `Ball.sample`
     "Sobol": {"antithetic": False, "qmc": True},
     "antithetic Sobol": {"antithetic": True, "qmc": True},
 }
-FORMS = 10
-CALLS = 16  # the Sobol sets of one call share part of their scrambling
+LINEAR_FORMS = 10
+CALLS = 16  # of `Ball.sample`, because the Sobol sets of one call share part of their scrambling
 
 
 def _numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
-    source, kind = np.random.default_rng(0), np.dtype(dtype)
-    kinds: dict[float, Callable[..., Any]] = {
-        inf: source.random,
-        1.0: source.standard_exponential,
-        2.0: source.standard_normal,
-    }
-    draw = kinds[norm]
+    generator, options = np.random.default_rng(0), {"dtype": np.dtype(dtype)}
     if norm == inf:
-        return lambda: draw(shape, dtype=kind)
-    return lambda: (draw(size=shape, dtype=kind), source.random(shape[:-1], dtype=kind))
+        return lambda: generator.random(shape, **options)
+    draw: Any = generator.standard_exponential if norm == 1 else generator.standard_normal
+    return lambda: (draw(size=shape, **options), generator.random(shape[:-1], **options))
 
 
 def _torch_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
     torch = import_module("torch")
-    how = {"dtype": getattr(torch, dtype), "generator": torch.Generator().manual_seed(0)}
+    kind, generator = getattr(torch, dtype), torch.Generator().manual_seed(0)
     draw: Callable[[], Any] = {
-        inf: lambda: torch.rand(shape, **how),
-        1.0: lambda: torch.empty(shape, dtype=how["dtype"]).exponential_(generator=how["generator"]),
-        2.0: lambda: torch.randn(shape, **how),
+        inf: lambda: torch.rand(shape, dtype=kind, generator=generator),
+        1.0: lambda: torch.empty(shape, dtype=kind).exponential_(generator=generator),
+        2.0: lambda: torch.randn(shape, dtype=kind, generator=generator),
     }[norm]
-    return draw if norm == inf else lambda: (draw(), torch.rand(shape[:-1], **how))
+    if norm == inf:
+        return draw
+    return lambda: (draw(), torch.rand(shape[:-1], dtype=kind, generator=generator))
 
 
 def _distance_outside(ball: Ball, centres: Any, points: Any) -> float:
@@ -89,38 +87,31 @@ def cost_rows(
     seconds: float,
     clock: Clock,
     dimensions: tuple[int, ...] = COST_DIMENSIONS,
-    numbers: int = NUMBERS,
+    coordinates: int = COORDINATES,
     update: Update = silent,
 ) -> list[Row]:
-    """The cost of all kinds of points, for each dimension, library and precision."""
-    makers: dict[str, tuple[Any, Any]] = {"numpy": (lambda x, dtype: x.astype(dtype), _numpy_numbers)}
+    """The cost of each kind of points of BARS, for each dimension, library and precision."""
+    libraries: dict[str, tuple[Any, Any]] = {"numpy": (lambda x, dtype: x.astype(dtype), _numpy_numbers)}
     torch = optional_module("torch")
     if torch:
-        makers["torch"] = (lambda x, dtype: torch.asarray(x, dtype=getattr(torch, dtype)), _torch_numbers)
-    cases = [
-        (d, lib, t, kind)
-        for d in dimensions
-        for lib in makers
-        for t in ("float32", "float64")
-        for kind in BARS
-    ]
-    rows = []
+        libraries["torch"] = (lambda x, dtype: torch.asarray(x, dtype=getattr(torch, dtype)), _torch_numbers)
+    rows, cases = [], list(product(dimensions, libraries, ("float32", "float64"), BARS))
     for number, (d, library, dtype, points) in enumerate(cases):
         update(number / len(cases), f"cost of {points}, d = {d}, {library} {dtype}")
-        make, draws = makers[library]
-        raw = np.random.default_rng(0).random((max(1, numbers // (d * POINTS)), d))
-        ball, centres, source = Ball(points.removeprefix("tilted "), 0.5), make(raw, dtype), rng(0)
+        convert, random_numbers = libraries[library]
+        raw = np.random.default_rng(0).random((max(1, coordinates // (d * POINTS)), d))
+        ball, centres, source = Ball(points.removeprefix("tilted "), 0.5), convert(raw, dtype), rng(0)
         run = partial(ball.sample, centres, POINTS, rng=source)
         if points.startswith("tilted"):
-            # A relevant tilt: s.b has a standard deviation of about one under the uniform distribution.
+            # Scale the tilt s so that s.b has a standard deviation of about one for uniform b.
             s = np.random.default_rng(1).normal(size=raw.shape)
-            s = make(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
+            s = convert(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
             run = partial(ball.sample_tilted, centres, s, POINTS, rng=source)
         player = Contestant(points, run, partial(_distance_outside, ball, centres), 1e-5)
-        unit = draws((len(raw), POINTS, d), ball.norm, dtype)
+        unit = random_numbers((len(raw), POINTS, d), ball.norm, dtype)
         timing = compare(unit, [player], seconds=seconds, rounds=3, clock=clock)[points]
-        word = bar_verdict(timing.ratio, BARS[points])
-        where = {"points": points, "library": library, "dtype": dtype, "verdict": word, "d": d}
+        verdict = bar_verdict(timing.ratio, BARS[points])
+        where = {"points": points, "library": library, "dtype": dtype, "verdict": verdict, "d": d}
         rows.append(
             {**where, **timing.columns("numbers"), "at most": BARS[points], "inside": timing.accurate}
         )
@@ -130,7 +121,7 @@ def cost_rows(
 def noise_ratios(norm: str, d: int, n: int, repetitions: int, seed: int = 0) -> dict[tuple[str, str], float]:
     """The noise of a mean over n points relative to independent points, by (function, scheme)."""
     ball, source = Ball(norm, 1.0), rng(seed)
-    g = np.random.default_rng(seed).normal(size=(FORMS, d))
+    g = np.random.default_rng(seed).normal(size=(LINEAR_FORMS, d))
     g = (g / np.sqrt(ball.variance(g))[:, None]).T
     means: dict[tuple[str, str], list[Any]] = {(f, s): [] for f in FUNCTIONS for s in SCHEMES}
     plain: dict[str, list[Any]] = {f: [] for f in FUNCTIONS}
@@ -178,14 +169,7 @@ def bench_sampling(*, clock: Clock, quick: bool = False, update: Update = silent
             update=part_of(update, 0.0, 0.8),
         )
     cost = cost_rows(seconds=0.01 if quick else 0.1, clock=clock, update=part_of(update, 0.8, 1.0))
-    error = "5 % with --quick, else 2 % (784 dimensions: 6 %)"
-    return BenchmarkReport(
-        [
-            BenchmarkTable(
-                f"{POINTS} points per centre: time relative to drawing their random numbers", cost
-            ),
-            BenchmarkTable(
-                "Noise of a mean relative to n independent points", noise, f"standard error: {error}"
-            ),
-        ]
-    )
+    title = f"{POINTS} points per centre: time relative to drawing their random numbers"
+    note = "standard error: 5 % with --quick, else 2 % (784 dimensions: 6 %)"
+    noise_table = BenchmarkTable("Noise of a mean relative to n independent points", noise, note)
+    return BenchmarkReport([BenchmarkTable(title, cost), noise_table])

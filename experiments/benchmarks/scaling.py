@@ -44,17 +44,17 @@ from phiball.refimpl import (
 from phiball.refimpl.linear import LinearProblem, fit_linear_model
 
 UNIT = 1 << 16  # numbers
-BATCH, COPIES, FEATURES = 64, 16, 50
-SMALLEST = 0.25  # smallest memory that can be measured, in MB
+BATCH, N_SAMPLES, FEATURES = 64, 16, 50
+MIN_MEMORY = 0.25  # smallest memory that can be measured, in MB
 
 
 @dataclass(frozen=True)
 class GrowthPath:
-    """Work that `make(size)` prepares; in theory its cost is linear in the size."""
+    """A code path: `make(size)` prepares work whose cost should be linear in `size`."""
 
     name: str
     quantity: str  # time or memory
-    grows_with: str
+    grows_with: str  # what `size` counts
     sizes: tuple[int, ...]
     make: Callable[[int], Work]
 
@@ -66,7 +66,7 @@ def _solve(divergence: Divergence, size: int) -> Work:
 
 def _draw(norm: float, size: int) -> Work:
     ball, z, source = Ball(norm, 1.0), np.zeros((BATCH, size)), rng(0)
-    return lambda: ball.sample(z, COPIES, rng=source)
+    return lambda: ball.sample(z, N_SAMPLES, rng=source)
 
 
 def _fit(size: int) -> Work:
@@ -119,7 +119,7 @@ def paths() -> list[GrowthPath]:
 
 
 def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
-    """Fit the exponent of a power law; return it with its standard error, if there is one."""
+    """Fit the exponent of a power law; return it with its standard error, or None for two sizes."""
     fit = linregress(np.log(sizes), np.log(values))
     return float(fit.slope), float(fit.stderr) if len(sizes) > 2 else None
 
@@ -129,20 +129,20 @@ def path_memory(name: str, size: int) -> float:
     path = next(p for p in paths() if (p.name, p.quantity) == (name, "memory"))
     with backend("numba"):
         path.make(path.sizes[0] // 4)()  # warm up: imports and compilation
-        return max(SMALLEST, peak_memory(path.make(size)))
+        return max(MIN_MEMORY, peak_memory(path.make(size)))
 
 
 def bench_scaling(
     *, clock: Clock, quick: bool = False, only: Sequence[GrowthPath] | None = None, update: Update = silent
 ) -> BenchmarkReport:
-    """An exponent per code path: of `only`, by default all `paths()`; `quick` uses two sizes."""
+    """Fit an exponent for each code path of `only`, by default all `paths()`; `quick` uses two sizes."""
     rows = []
     chosen = [p for p in only or paths() if p.quantity == "time" or MEMORY]
     for number, path in enumerate(chosen):
         sizes, values = path.sizes[:2] if quick else path.sizes, []
         for place, size in enumerate(sizes):
-            words = f"{path.quantity} of {path.name}, {path.grows_with}: {size}"
-            update((number + place / len(sizes)) / len(chosen), words)
+            text = f"{path.quantity} of {path.name}, {path.grows_with}: {size}"
+            update((number + place / len(sizes)) / len(chosen), text)
             if path.quantity == "memory":
                 values.append(in_new_process(path_memory, path.name, size))
                 continue
@@ -156,8 +156,8 @@ def bench_scaling(
         where["sizes"] = f"{sizes[0]} to {sizes[-1]}"
         rows.append({**where, "exponent": exponent, "±": error, "at the largest": values[-1]})
     note = (
-        f"± one standard error; at the largest size: time in np.max over {UNIT:,} numbers, memory in MB. "
-        f"{BATCH} rows; {BATCH} x {COPIES} points of a ball; linear models with {FEATURES} features; network "
-        f"64-128-10, batch {BATCH}"
+        f"±: one standard error. at the largest: time in np.max over {UNIT:,} numbers, memory in MB. "
+        f"worst_case: {BATCH} rows; Ball.sample: {BATCH} x {N_SAMPLES} points; fit_linear_model: {FEATURES} "
+        f"features; training: network 64-128-10, batch {BATCH}"
     )
     return BenchmarkReport([BenchmarkTable("Fitted growth exponents; in theory all are 1", rows, note)])

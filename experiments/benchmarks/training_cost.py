@@ -33,42 +33,35 @@ from phiball.experiments.benchmarks.training_quality import quality_tables
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.training.image_networks import cnn, torch_seed
 from phiball.experiments.training.loop import cross_entropy_loss
-from phiball.refimpl import (
-    ENTROPIC,
-    RTMLMC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    Tilted,
-    Uniform,
-    fgm,
-    ifgm,
-)
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted, Uniform, fgm, ifgm
 
 Gradient: TypeAlias = Callable[[], Any]
 PARTS = ("all", "cost", "quality")
 BATCH = 64
-BALL, ETA, LEVEL, STEPS = Ball(2, 0.45), 0.9, 7, 15  # of Section 6.1
-CUBE, CUBE_ETA = Ball(inf, 0.3), 0.006  # a tilted step's cost does not depend on them
+BALL, ETA, LEVEL, STEPS = Ball(2, 0.45), 0.9, 7, 15  # as in Section 6.1
+CUBE, CUBE_ETA = Ball(inf, 0.3), 0.006  # any values: the cost of a step does not depend on them
 MULTILEVEL = f"RTMLMC({LEVEL})"
-BARS = {"tilted linf, SG(0)": 2.3, "tilted l2, SG(0)": 2.3}  # plain steps
-PER_EVALUATION_BAR = 1.10  # plain steps per evaluation, of SG and RT-MLMC without chunks
+BARS = {"tilted linf, SG(0)": 2.3, "tilted l2, SG(0)": 2.3}  # in plain steps
+PER_EVALUATION_BAR = 1.10  # plain steps per evaluation, for SG and RT-MLMC without chunks
 NOTE = (
-    "peak: memory in MB of a step, without the network; chunk: evaluations per piece of objective.backward; "
-    "ERM on more images: the cost of the network alone; at most: bar for x ERM, per evaluation for SG and "
-    "RT-MLMC"
+    "peak: memory in MB of a step, without the network. chunk: evaluations per chunk of objective.backward. "
+    "ERM on n x the images: the cost of the network alone. at most: bar for x ERM; for SG and RT-MLMC, for x "
+    "ERM per evaluation"
 )
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A network, an optimizer that does not change it, one batch, and the sizes of all evaluations."""
+    """A network, an optimizer that does not change it, and one batch of images x and labels y.
+
+    `batch_sizes` lists the sizes of all forward passes of the current step.
+    """
 
     model: Any
     optimizer: Any
     x: Array
     y: Array
-    seen: list[int] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
 
     def loss(self, x: Array, i: Array) -> Array:
         """The cross-entropy at each x, a perturbation of data point i."""
@@ -80,11 +73,11 @@ class Workload:
 
     def step(self, gradient: Callable[[], Any]) -> float:
         """Take a training step with `gradient`; return its evaluations per data point."""
-        self.seen.clear()
+        self.batch_sizes.clear()
         self.optimizer.zero_grad()
         gradient()
         self.optimizer.step()
-        return sum(self.seen) / len(self.x)
+        return sum(self.batch_sizes) / len(self.x)
 
 
 def paper_workload(width: int, seed: int) -> Workload:
@@ -94,7 +87,7 @@ def paper_workload(width: int, seed: int) -> Workload:
     model = cnn(width, seed=seed)
     # With a zero learning rate every method sees the same network, at the same cost per step.
     work = Workload(model, torch.optim.Adam(model.parameters(), lr=0.0), x, y)
-    model.register_forward_pre_hook(lambda module, inputs: work.seen.append(len(inputs[0])))
+    model.register_forward_pre_hook(lambda module, inputs: work.batch_sizes.append(len(inputs[0])))
     return work
 
 
@@ -115,12 +108,12 @@ def _objective_step(
 
 
 def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient]:
-    """All methods, as functions that compute the gradient of a step in the parameters."""
+    """The methods by name; each is a function that computes the gradient of a step in the parameters."""
     last = 2 if quick else 4
     ours = partial(_objective_step, work, seed=seed)
 
-    def plain(make: Callable[[], Array]) -> Gradient:
-        return lambda: work.plain(make(), work.y)
+    def plain(perturbed: Callable[[], Array]) -> Gradient:
+        return lambda: work.plain(perturbed(), work.y)
 
     def copies(n: int) -> Gradient:
         return partial(work.plain, work.x.repeat(n, 1, 1, 1), work.y.repeat(n))
@@ -141,12 +134,12 @@ def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient
 
 
 def step_memory(name: str, width: int, quick: bool, seed: int) -> float:
-    """The memory in MB that a step adds; call it in a new process."""
+    """The memory in MB that a step of the method `name` adds; call this in a new process."""
     work = paper_workload(width, seed)
     step = paper_steps(work, quick=quick, seed=seed)[name]
     small = replace(work, x=work.x[:1], y=work.y[:1])
     small.step(_objective_step(small, SG(1)))  # warm up: imports and compilation
-    count = 8 if _varies(name) else 1  # the largest of eight random steps
+    count = 8 if _varies(name) else 1  # steps; the peak is that of the largest
     return peak_memory(lambda: [work.step(step) for _ in range(count)])
 
 
@@ -180,16 +173,15 @@ def cost_report(
     )
     rows = []
     for name, timing in times.items():
-        evaluations, bar, judged = fmean(counts[name]), BARS.get(name), timing.ratio
+        evaluations, bar, ratio = fmean(counts[name]), BARS.get(name), timing.ratio
         if name.startswith(("SG", "RTMLMC")) and "chunk" not in name:
-            bar, judged = PER_EVALUATION_BAR, timing.ratio / evaluations
-        word = "" if bar is None else bar_verdict(judged, bar)
-        row = {"method": name, "verdict": word, "at most": bar, **timing.columns("ERM")}
+            bar, ratio = PER_EVALUATION_BAR, timing.ratio / evaluations
+        verdict = "" if bar is None else bar_verdict(ratio, bar)
+        row = {"method": name, "verdict": verdict, "at most": bar, **timing.columns("ERM")}
         per_evaluation = {"evaluations": evaluations, "x ERM per evaluation": timing.ratio / evaluations}
         rows.append({**row, **per_evaluation, "peak": peaks.get(name)})
-    return BenchmarkReport(
-        [BenchmarkTable(f"A training step, network of Section 6.1, width {width}", rows, NOTE)]
-    )
+    title = f"A training step, network of Section 6.1, width {width}"
+    return BenchmarkReport([BenchmarkTable(title, rows, NOTE)])
 
 
 def bench_training(
@@ -201,7 +193,7 @@ def bench_training(
     seed: int = 0,
     update: Update = silent,
 ) -> BenchmarkReport:
-    """The tables of one part, or of both."""
+    """The tables of one `part` of the benchmark, cost or quality, or of all."""
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
     report = BenchmarkReport([])

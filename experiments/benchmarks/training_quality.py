@@ -1,8 +1,9 @@
 """Bias, noise and cost of SG and RT-MLMC on a problem with a known robust risk.
 
 The loss is linear, theta.x, with the entropic divergence on an l2 ball: the risk at z is
-theta.z + eta log E exp(theta.b/eta). The risk of a fixed batch is estimated repeatedly, so that all noise
-comes from the estimator; the noise of drawing the data is known. No training library is needed.
+theta.z + eta log E exp(theta.b/eta), with b uniform on the ball. The risk of a fixed batch is estimated
+repeatedly, so that all noise comes from the estimator; the noise of drawing the data is known. torch is not
+needed.
 """
 
 from __future__ import annotations
@@ -28,37 +29,37 @@ ESTIMATORS: dict[str, Callable[[int], SG | RTMLMC]] = {
 }
 TOLERANCES = (0.3, 0.1, 0.03)  # relative to the length of the gradient
 NOTE = (
-    "mean over a batch of 64 fixed data points; bias ± its standard error; cost: evaluations per data point; "
-    "bias and noise of the gradient are Euclidean lengths"
+    "errors of the mean over a batch of 64 fixed data points; ±: standard error of the bias; cost: "
+    "evaluations per data point; bias and noise of the gradient are Euclidean lengths"
 )
 CHOICE_NOTE = (
-    "batches are averaged, as over training steps; each batch is drawn anew, or (data fixed) contains all "
-    "data. SG, which spends its evaluations on few data points, is better for fixed data"
+    "estimates are averaged over batches, as in training. Each batch is drawn anew, or (data fixed) contains "
+    "all data; then SG is better, which spends its evaluations on few data points"
 )
 
 
 @dataclass(frozen=True)
 class ExactProblem:
-    """Data z (n, d), theta, the mean risk over the data, and the gradient in theta of each risk (n, d)."""
+    """Data z (n, d), theta, the mean risk `value`, and the gradients in theta of the n risks (n, d)."""
 
     z: Array
     theta: Array
     value: float
-    slopes: Array
+    gradients: Array
 
     @property
-    def slope(self) -> Array:
+    def gradient(self) -> Array:
         """The gradient of the mean risk."""
-        return np.mean(self.slopes, axis=0)
+        return np.mean(self.gradients, axis=0)
 
     @property
     def spread(self) -> float:
-        """The noise of drawing a batch: the distance of its mean slope from the mean over all data."""
-        return sqrt(np.sum(np.var(self.slopes, axis=0)) / BATCH)
+        """The noise of drawing a batch: how far its mean gradient is from the mean over all data."""
+        return sqrt(np.sum(np.var(self.gradients, axis=0)) / BATCH)
 
 
 def linear_problem() -> ExactProblem:
-    """The problem with loss theta.x at a batch of points."""
+    """A random theta and batch of points, with their exact risks and gradients."""
     source = np.random.default_rng(0)
     z = source.normal(size=(BATCH, DIMENSION)) / sqrt(DIMENSION)
     theta = source.normal(size=DIMENSION)
@@ -68,18 +69,18 @@ def linear_problem() -> ExactProblem:
         return z @ theta + ETA * BALL.log_mgf(theta / ETA)
 
     h = 1e-5  # the third derivative is below 1/eta^2: truncation and rounding stay below 1e-7
-    slopes = [(risk(theta + h * e) - risk(theta - h * e)) / (2 * h) for e in np.eye(DIMENSION)]
-    return ExactProblem(z, theta, float(np.mean(risk(theta))), np.stack(slopes, axis=-1))
+    partials = [(risk(theta + h * e) - risk(theta - h * e)) / (2 * h) for e in np.eye(DIMENSION)]
+    return ExactProblem(z, theta, float(np.mean(risk(theta))), np.stack(partials, axis=-1))
 
 
 def quality_row(problem: ExactProblem, name: str, level: int, replications: int, source: Rng) -> Row:
-    """The bias, noise and mean squared error times cost of repeated estimates of risk and gradient."""
+    """Bias, noise, and mean squared error times cost, of repeated estimates of risk and gradient."""
     objective = RegularizedLoss(BALL, ETA, ENTROPIC, ESTIMATORS[name](level))
     values, gradients, evaluations = [], [], []
     for _ in range(replications):
         drawn = objective.points(lambda x, i: x @ problem.theta, problem.z, rng=source)
         values.append([drawn.value - problem.value])
-        gradients.append(drawn.weights @ drawn.points - problem.slope)  # the gradient of theta.x is x
+        gradients.append(drawn.weights @ drawn.points - problem.gradient)  # the gradient of theta.x is x
         evaluations.append(len(drawn.losses) / len(problem.z))
     cost = float(np.mean(evaluations))
     row: Row = {"estimator": name, "L": level, "cost": cost}
@@ -94,10 +95,10 @@ def quality_row(problem: ExactProblem, name: str, level: int, replications: int,
 
 
 def averaging_cost(row: Row, tol: float, bias: float, spread: float) -> float:
-    """The evaluations, in batches, for a gradient error of `tol` by averaging batches.
+    """The evaluations, in units of a batch, for a gradient error of `tol` after averaging over batches.
 
     Averaging reduces the noise but not the bias: cost (noise^2 + spread^2)/(tol^2 - bias^2), or inf if the
-    bias exceeds `tol`. `spread` is the noise of drawing the data, 0 if they are fixed.
+    bias exceeds `tol`. `spread` is the noise of drawing the data, or 0 for fixed data.
     """
     room = tol**2 - bias**2
     if room <= 0:
@@ -106,22 +107,22 @@ def averaging_cost(row: Row, tol: float, bias: float, spread: float) -> float:
 
 
 def choice_row(problem: ExactProblem, rows: list[Row], estimator: str) -> Row:
-    """The least cost of an estimator for each gradient error, and its level.
+    """The least cost of an estimator for each gradient error, and the level L that attains it.
 
-    The bias is taken from SG at the same level: RT-MLMC has the same bias, but more noise. The noise of the
-    estimated bias is subtracted from its square.
+    The bias is taken from SG at the same level, because RT-MLMC has the same bias but more noise. The square
+    of the estimated bias is reduced by its expected noise.
     """
     biases = {
         row["L"]: sqrt(max(0.0, row["gradient bias"] ** 2 - row["gradient ±"] ** 2))
         for row in rows
         if row["estimator"] == "SG"
     }
-    mine = [row for row in rows if row["estimator"] == estimator]
+    levels = [row for row in rows if row["estimator"] == estimator]
     found: Row = {"estimator": estimator}
     for label, spread in (("", problem.spread), (", data fixed", 0.0)):
         for share in TOLERANCES:
-            tol = share * float(np.linalg.norm(problem.slope))
-            least, level = min((averaging_cost(r, tol, biases[r["L"]], spread), r["L"]) for r in mine)
+            tol = share * float(np.linalg.norm(problem.gradient))
+            least, level = min((averaging_cost(r, tol, biases[r["L"]], spread), r["L"]) for r in levels)
             text = "none" if least == inf else f"{least:,.0f} (L = {level})"
             found[f"{100 * share:g} %{label}"] = text
     return found
@@ -142,7 +143,7 @@ def quality_tables(
             count = int(work / (BATCH * ESTIMATORS[name](level).evaluations))
             rows.append(quality_row(problem, name, level, max(16, min(200, count)), rng(seed)))
     choices = [choice_row(problem, rows, name) for name in ESTIMATORS]
-    title = "Evaluations, in batches of 64, for a relative gradient error, at the best L"
+    title = "Evaluations, in units of a batch of 64, for a relative gradient error, at the best L"
     return [
         BenchmarkTable(f"Linear loss, d = {DIMENSION}, entropic", rows, NOTE),
         BenchmarkTable(title, choices, CHOICE_NOTE),

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from phiball.backends import BACKENDS, Backend, active
-from phiball.backends.selection import VARIABLE
+from phiball.backends.selection import BACKEND_VARIABLE
 from phiball.experiments.cli import bench, run
 from phiball.experiments.cli.errors import OneLineErrors
 from phiball.experiments.cli.report import report
@@ -47,20 +47,21 @@ def phiball(
     """Adversarially robust learning with phi-divergence regularisation."""
 
 
-@app.command(epilog=f"Example: {VARIABLE}=torch phiball backends")
+@app.command(epilog=f"Example: {BACKEND_VARIABLE}=torch phiball backends")
 def backends() -> None:
-    """List the backends with their versions, and the active one."""
+    """List the backends with the versions of their libraries, and mark the active one."""
     chosen = active()
-    why = f"set by {VARIABLE}" if os.environ.get(VARIABLE) else f"the default; set {VARIABLE} to change it"
+    default = f"the default; set {BACKEND_VARIABLE} to change it"
+    why = f"set by {BACKEND_VARIABLE}" if os.environ.get(BACKEND_VARIABLE) else default
     table = Table("name", "library", "active")
     for backend in BACKENDS.values():
-        # Escape the brackets of 'phiball[torch]', which are not markup.
+        # In the hint to install phiball[torch], the brackets are not markup.
         table.add_row(backend.name, escape(_installed(backend)), f"yes: {why}" if backend is chosen else "")
     Console().print(table)
 
 
 def _installed(backend: Backend) -> str:
-    """The library with its version, or how to install it."""
+    """The backend's library with its version, or how to install it."""
     distributions = packages_distributions().get(backend.package.replace("-", "_"))
     return (
         f"{backend.package} {version(distributions[0])}"

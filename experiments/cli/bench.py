@@ -10,14 +10,14 @@ import typer
 
 from phiball.experiments.cli.options import Seed
 
-app = typer.Typer(help="Benchmarks: speed, accuracy and growth.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: speed, accuracy, growth of time and memory.", no_args_is_help=True)
 Threads = Annotated[int, typer.Option(min=1, help="Number of threads.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Run a small version, as a test.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run a small version that only tests the benchmark.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results, as JSON and Markdown.")]
 
 
 def _run(module: str, name: str, variant: str = "", **options: Any) -> None:
-    """Import and run the function bench_NAME of a module."""
+    """Import and run the function bench_NAME of a module; `variant` is appended to the names of its files."""
     package = "phiball.experiments.benchmarks"
     run = import_module(f"{package}.harness").run_benchmark
     run(getattr(import_module(f"{package}.{module}"), f"bench_{name}"), f"{name}{variant}", **options)
@@ -31,19 +31,18 @@ def inner(
         bool,
         typer.Option(
             "--busy",
-            help="Compare the default number of threads and two threads with one, on the machine as it is "
-            "and with every core busy.",
+            help="Instead, compare the default number of threads and two threads with one thread, on the "
+            "machine as it is and with every core busy.",
         ),
     ] = False,
     against: Annotated[
-        Path | None,
-        typer.Option(help="Compare the kernels with another version, cloned to this folder."),
+        Path | None, typer.Option(help="Instead, compare with another version, cloned to this folder.")
     ] = None,
     out: Out = None,
 ) -> None:
     """Time the inner solver and check its accuracy, compared with other installed solvers."""
     if busy and against is not None:
-        raise typer.BadParameter("--busy and --against exclude each other; expected one of them")
+        raise typer.BadParameter("--busy and --against are both given; expected at most one of them")
     variant = "-busy" if busy else "-against" if against is not None else ""
     _run("inner_speed", "inner", variant, threads=threads, quick=quick, busy=busy, against=against, out=out)
 
@@ -65,7 +64,7 @@ def training_step(
     threads: Threads = 1,
     width: Annotated[int, typer.Option(min=1, help="Filters of the network's first layer.")] = 64,
     quick: Quick = False,
-    part: Annotated[str, typer.Option(help="cost, quality (which does not need torch), or all.")] = "all",
+    part: Annotated[str, typer.Option(help="cost, quality (does not need torch), or all.")] = "all",
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
@@ -77,7 +76,7 @@ def training_step(
 
 @app.command(epilog="Example: phiball bench estimators --quick --out results/bench")
 def estimators(threads: Threads = 1, quick: Quick = False, seed: Seed = 0, out: Out = None) -> None:
-    """Compare uniform and tilted points at a network for digits, or MNIST if PHIBALL_DATA is set."""
+    """Compare uniform and tilted points on a network for digits, or for MNIST if PHIBALL_DATA is set."""
     _run("estimator_noise", "estimators", threads=threads, quick=quick, seed=seed, out=out)
 
 
@@ -94,7 +93,7 @@ def linear(
         bool,
         typer.Option(
             "--evidence",
-            help="Compare errors on four data sets under noise and worst-case perturbations instead.",
+            help="Instead, compare errors on four data sets under noise and worst-case perturbations.",
         ),
     ] = False,
     out: Out = None,

@@ -12,18 +12,18 @@ from typer.core import TyperGroup
 
 from phiball.experiments.framework.requirements import missing_package_message
 
-_USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which typer vendors or imports
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # click's UsageError; typer may use its own copy of click
 
 
 class OneLineErrors(TyperGroup):
     """A command group that reports user errors and Ctrl-C as one line on stderr."""
 
-    def main(self, *args: Any, **more: Any) -> Any:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line, and exit."""
         try:
-            code = super().main(*args, **{**more, "standalone_mode": False})
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except _USAGE_ERROR as error:
-            if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+            if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help page
                 error.show()
             else:
                 _print(error.format_message())
@@ -45,8 +45,8 @@ def _print(message: str) -> None:
 
 
 def _message_of(error: Exception) -> str:
-    """The message of an error; for a missing package, with the extra that installs it."""
-    if isinstance(error, ModuleNotFoundError):  # not from `require`, whose message names the extra
+    """The message of an error; for a missing package, it names the extra that installs it."""
+    if isinstance(error, ModuleNotFoundError):  # `require` raises ImportError with such a message
         return missing_package_message("the command", str(error.name), "verify,experiments")
     return str(error)
 
@@ -59,7 +59,7 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def usage_errors(explain: Callable[[Exception], str] = str) -> Iterator[None]:
-    """Report ValueError and TypeError as one line with exit status 2."""
+    """Report ValueError and TypeError of the block as one line, by `explain`, with exit status 2."""
     try:
         yield
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""The console entry point `phiball`, importable without the packages of the command line."""
+"""The entry point of the command `phiball`; importing this module does not need typer or rich."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> None:
     try:
         from phiball.experiments.cli.app import app
 
-        # joblib warns of tasks that it stops and of workers that it restarts.
+        # joblib warns when it stops a task or restarts a worker, which users need not know.
         filterwarnings("ignore", category=UserWarning, module="joblib")
         app(prog_name="phiball")
     except KeyboardInterrupt:  # during the imports

@@ -18,8 +18,8 @@ def report(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="A model: package.module:name, package.module:name() for a function that returns one, or a "
-            ".pt2 or .onnx file. Several models are compared."
+            help="A model: package.module:name; package.module:name() to call a function that returns a "
+            "model; or a .pt2 or .onnx file. Several models are compared."
         ),
     ],
     data: Annotated[
@@ -34,21 +34,21 @@ def report(
         str, typer.Option(help="Range lo,hi of the inputs, for example 0,1; by default unbounded.")
     ] = "",
     feature_scale: Annotated[
-        str, typer.Option(help="A scale per feature, separated by commas; 0 fixes a feature.")
+        str, typer.Option(help="A scale for each feature, separated by commas; 0 fixes a feature.")
     ] = "",
     seed: Seed = 0,
     n_jobs: NJobs = -1,
     engine: Engine = "processes",
     address: Address = "",
     out: Annotated[
-        Path, typer.Option(help="The page to write, with a .json and a .csv file beside it.")
+        Path, typer.Option(help="The page to write; a .json and a .csv file are written beside it.")
     ] = Path("report.html"),
 ) -> None:
     """Measure the errors of models under perturbations; the same command resumes a killed run."""
     from phiball.backends.workers import check_cluster, cluster
     from phiball.experiments.robustness import robustness_report
 
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    sys.path.insert(0, str(Path.cwd()))  # import modules of the current folder, as `python -m` does
     with usage_errors():
         check_cluster(engine, address)
         if out.suffix != ".html":

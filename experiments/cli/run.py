@@ -26,7 +26,7 @@ STUDIES = {
     "supervised": "phiball.experiments.studies.supervised.study",
     "settings": "phiball.experiments.studies.settings.study",
 }
-WIDTH = 160  # minimum width of tables, which must not be truncated
+MIN_WIDTH = 160  # characters, so that tables are not truncated
 KINDS = {int: "a whole number", float: "a number", str: "text"}
 
 
@@ -61,11 +61,11 @@ def load_study(name: str) -> Study[Any]:
 
 
 def _command(study: Study[Any]) -> Any:
-    """The command of a study, with the options of `command` and one per field of its Config."""
+    """The command of a study: the options of `command` below, and one per field of the study's Config."""
 
     def command(
         folders: Annotated[
-            list[Path] | None, typer.Argument(help="Folders to --merge.", show_default=False)
+            list[Path] | None, typer.Argument(help="Folders of shards, for --merge.", show_default=False)
         ] = None,
         scale: Annotated[str, typer.Option(help=f"Size of the study: {', '.join(SCALES)}.")] = "small",
         out: Annotated[
@@ -79,8 +79,7 @@ def _command(study: Study[Any]) -> Any:
             str, typer.Option(help="Compute the k-th of n parts of the tasks, given as k/n.")
         ] = "",
         resume: Annotated[
-            str,
-            typer.Option(help="same: resume a run with the same settings and versions; none: start again."),
+            str, typer.Option(help="same: resume a run of the same settings and versions; none: start again.")
         ] = "same",
         merge: Annotated[
             bool, typer.Option("--merge", help="Merge the folders of all shards, and write the report.")
@@ -98,7 +97,7 @@ def _command(study: Study[Any]) -> Any:
         with usage_errors(_name_flag):
             _check_choice("scale", scale, SCALES)
             _check_choice("resume", resume, ("same", "none"))
-            config = _changed(study.scales[scale], texts)
+            config = _with_options(study.scales[scale], texts)
             check_cluster(engine, address)
             part = Shard.parse(shard) if shard else None
             if merge != bool(folders):
@@ -109,10 +108,10 @@ def _command(study: Study[Any]) -> Any:
         if list_tasks:
             _console().print(task_list(study, config, out, part).table())
             return
-        which = {"shard": part, "merge": folders or (), "seed": seed, "resume": resume == "same"}
+        options = {"shard": part, "merge": folders or (), "seed": seed, "resume": resume == "same"}
         try:
             with cluster(engine, address):
-                _run(study, config, out, n_jobs, engine == "processes", which)
+                _run(study, config, out, n_jobs, engine == "processes", options)
         except ShardDoneError as done:
             Console().print(str(done), highlight=False, soft_wrap=True)
 
@@ -123,17 +122,19 @@ def _command(study: Study[Any]) -> Any:
     return command
 
 
-def _run(study: Study[Any], config: Any, out: Path, n_jobs: int, here: bool, which: dict[str, Any]) -> None:
-    """Run a study and print its tables and findings."""
+def _run(
+    study: Study[Any], config: Any, out: Path, n_jobs: int, local: bool, options: dict[str, Any]
+) -> None:
+    """Run a study and print its tables and findings; `local` means without a cluster."""
     from phiball.backends.progress import Progress
     from phiball.experiments.framework.study_runs import run_study
 
     if started_by_torchrun() and os.environ["RANK"] != "0":
-        run_study(study, config, out, **which)  # only the first process prints
+        run_study(study, config, out, **options)  # only the first process prints
         return
-    elsewhere = not here or (which["merge"] and not which["shard"])  # no task runs on this machine
-    # Before the progress bar, because a download shows its own.
-    study.prepare(study.on_device(config, "cpu") if elsewhere else config)
+    no_local_tasks = not local or (options["merge"] and not options["shard"])
+    # Prepare before the progress bar starts, because a download shows its own.
+    study.prepare(study.on_device(config, "cpu") if no_local_tasks else config)
     with Progress(study.name, Console()) as display:
 
         def update(share: float, text: str) -> None:
@@ -141,7 +142,7 @@ def _run(study: Study[Any], config: Any, out: Path, n_jobs: int, here: bool, whi
                 display.restart(share)
             display.update(share, text)
 
-        table, written = run_study(study, config, out, n_jobs=n_jobs, update=update, **which)
+        table, written = run_study(study, config, out, n_jobs=n_jobs, update=update, **options)
     console = _console()
     for report_table in study.tables(table):
         console.print(report_table.table(), highlight=False)
@@ -150,20 +151,20 @@ def _run(study: Study[Any], config: Any, out: Path, n_jobs: int, here: bool, whi
 
 
 def _console() -> Console:
-    return Console(width=max(WIDTH, Console().width))
+    return Console(width=max(MIN_WIDTH, Console().width))
 
 
 # --- Options of a Config ----------------------------------------------------------------------------
 
 
 def _parameter(study: Study[Any], item: Field[Any]) -> inspect.Parameter:
-    """The typer option of a field, a string; its help shows the values at all scales."""
-    shown = {scale: _shown(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
-    differing = {s: text for s, text in shown.items() if s == "paper" or text != shown["paper"]}
-    values = "; ".join(f"{scale}: {text}" for scale, text in differing.items())
+    """The typer option of a field; its help shows the paper's value, and other values of smaller scales."""
+    defaults = {scale: _to_text(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
+    shown = {scale: text for scale, text in defaults.items() if scale == "paper" or text != defaults["paper"]}
+    values = "; ".join(f"{scale}: {text}" for scale, text in shown.items())
     choices = item.metadata["choices"]
     parts = [item.metadata["help"], f"One of {', '.join(choices)}." if choices else ""]
-    text = " ".join(filter(None, [*parts, f"[{values}]" if any(shown.values()) else ""]))
+    text = " ".join(filter(None, [*parts, f"[{values}]" if any(defaults.values()) else ""]))
     metavar = "VALUE,..." if isinstance(item.default, tuple) else "VALUE"
     info = typer.Option(_flag(item.name), help=text, metavar=metavar, show_default=False)
     annotation = Annotated[str | None, info]
@@ -175,7 +176,7 @@ def _flag(name: str) -> str:
 
 
 def _name_flag(error: Exception) -> str:
-    """The message of an error with the field name that starts it replaced by its option."""
+    """The message of an error, with the field name at its start replaced by the option."""
     name, space, rest = str(error).partition(" ")
     return (name if name.startswith("-") else _flag(name)) + space + rest
 
@@ -185,14 +186,14 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
 
 
-def _shown(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _changed(config: Any, texts: dict[str, str | None]) -> Any:
+def _with_options(config: Any, texts: dict[str, str | None]) -> Any:
     """The configuration with the values of the given options."""
-    used = [(item, text) for item in fields(config) if (text := texts[item.name]) is not None]
-    return replace(config, **{item.name: _parse(item, text) for item, text in used})
+    given = [(item, text) for item in fields(config) if (text := texts[item.name]) is not None]
+    return replace(config, **{item.name: _parse(item, text) for item, text in given})
 
 
 def _parse(item: Field[Any], text: str) -> Any:

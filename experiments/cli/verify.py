@@ -22,7 +22,7 @@ _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmat
 def verify(
     claim: Annotated[
         list[str] | None,
-        typer.Option(help="Claims by id, name or words, such as A1 or strong_duality; may be repeated."),
+        typer.Option(help="A claim by id, name or words, such as A1 or strong_duality; can be repeated."),
     ] = None,
     section: Annotated[
         str | None,
@@ -34,7 +34,7 @@ def verify(
     list_only: Annotated[bool, typer.Option("--list", help="List the claims without running them.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
     mutants: Annotated[
-        bool, typer.Option("--mutants", help="Also report how many mutants each claim rejects.")
+        bool, typer.Option("--mutants", help="Also report how many mutants (wrong code) each claim rejects.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -44,17 +44,17 @@ def verify(
         ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print every claim, as with --claim, and not only problems.")
+        bool, typer.Option("--verbose", help="Print every claim, not only problems; implied by --claim.")
     ] = False,
     seed: Seed = 0,
     n_jobs: NJobs = -1,
     engine: Engine = "processes",
     address: Address = "",
     record: Annotated[
-        bool, typer.Option("--record", help="Add this run to the record of complete runs.")
+        bool, typer.Option("--record", help="Add this run to the list of complete runs.")
     ] = False,
     errata: Annotated[
-        Path | None, typer.Option(help="Only write the corrections to the paper to this file.")
+        Path | None, typer.Option(help="Only write the corrections of the paper, to this file.")
     ] = None,
 ) -> None:
     """Check the statements of the paper, and write a report (HTML, Markdown and JSON)."""
@@ -69,9 +69,9 @@ def verify(
     if errata is not None:
         _print(console, f"wrote {errata_file.write_errata(errata)}")
         return
-    part = bool(claim) or section is not None
+    selected = bool(claim) or section is not None
     with usage_errors():
-        if record and part:
+        if record and selected:
             raise ValueError("--record needs a complete run, without --claim and --section")
         paper, known = (THIS, None) if claims is None else suite.load_folder(claims)
         chosen = suite.find_claims(claim or None, section, claims=known)
@@ -81,11 +81,11 @@ def verify(
         return
     _ = active().namespace, threads()  # report invalid environment variables before any work
     if out is None:
-        out = _default_folder(claims, part, deep, seed)
-    home = Path(runs.__file__).parent if claims is None else claims
+        out = _default_folder(claims, selected, deep, seed)
+    record_folder = Path(runs.__file__).parent if claims is None else claims
     out.mkdir(parents=True, exist_ok=True)
-    runs.read_record(home)
-    began = perf_counter()
+    runs.read_record(record_folder)  # report an unreadable record before any work
+    start = perf_counter()
     with (
         cluster(engine, address),
         terminal.ResultTable(console, len(chosen), paper, verbose or bool(claim)) as table,
@@ -101,13 +101,13 @@ def verify(
             on_progress=table.progress,
         )
     about = report_files.circumstances(
-        results, seed=seed, deep=deep, seconds=perf_counter() - began, provenance=_source(claims, out)
+        results, seed=seed, deep=deep, seconds=perf_counter() - start, provenance=_provenance(claims, out)
     )
     if record:
-        runs.add_run(home, results, about)
-    about["record"] = runs.in_words(runs.read_record(home))
-    ours = comparisons() if claims is None and not part else []
-    written = report_files.write_report(results, out, about, paper, ours)
+        runs.add_run(record_folder, results, about)
+    about["record"] = runs.in_sentences(runs.read_record(record_folder))
+    studies = comparisons() if claims is None and not selected else []
+    written = report_files.write_report(results, out, about, paper, studies)
     terminal.print_summary(results, console, paper)
     _print(console, f"\n{about['agreement']}")
     _print(console, f"wrote {', '.join(map(str, written))}")
@@ -115,24 +115,24 @@ def verify(
         raise typer.Exit(1)
 
 
-def _default_folder(claims: Path | None, part: bool, deep: bool, seed: int) -> Path:
-    """A separate folder for each paper, seed, effort and selection, so that no report replaces another."""
+def _default_folder(claims: Path | None, selected: bool, deep: bool, seed: int) -> Path:
+    """A separate folder for each kind of run, so that no report replaces one of another kind."""
     names = (
         claims.resolve().name if claims else "",
         f"seed-{seed}" if seed else "",
         "deep" if deep else "",
-        "selected" if part else "",
+        "selected" if selected else "",
     )
     return Path("results/verify", *filter(None, names))
 
 
-def _source(claims: Path | None, out: Path) -> dict[str, Any]:
-    """The versions of libraries, the revision, and where the code of the claims is."""
+def _provenance(claims: Path | None, out: Path) -> dict[str, Any]:
+    """The versions of libraries, the revision, and links from `out` to the code of the claims."""
     found: dict[str, Any] = {"versions": versions(_PACKAGES)}
     if claims is None:
         return found | {"revision": revision(), "code": code_links(out)}
-    place = Path(os.path.relpath(claims.resolve(), out.resolve())).as_posix()
-    return found | {"claims": str(claims), "code": f"{place}/{{path}}"}
+    folder = Path(os.path.relpath(claims.resolve(), out.resolve())).as_posix()
+    return found | {"claims": str(claims), "code": f"{folder}/{{path}}"}
 
 
 def _print(console: Console, line: str) -> None:

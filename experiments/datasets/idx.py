@@ -1,4 +1,4 @@
-"""Read files of bytes in the IDX format, gzipped or plain; incomplete or damaged files are rejected."""
+"""Read images and labels in the IDX format, gzipped or plain; incomplete or damaged files are rejected."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 from phiball.backends.files import open_regular
 
 Bytes: TypeAlias = NDArray[np.uint8]
-BYTES = b"\0\0\x08"  # magic number of unsigned bytes; the number of axes follows
+UNSIGNED_BYTES = b"\0\0\x08"  # magic number of the format; the number of axes follows
 GZIP = b"\x1f\x8b"
 SIZE = 28  # rows and columns of an image
 LABELS = 10
-MOST = 1 << 28  # bytes; five times the largest file of these data sets
+MAX_BYTES = 1 << 28  # five times the largest file of these data sets
 KINDS = {3: "images", 1: "labels"}  # by their number of axes
 
 
 def read_idx(path: Path, axes: int) -> Bytes:
     """Return the images (3 axes) or labels (1 axis) of a file, read-only; raise ValueError for other files.
 
-    Compression is detected by content, since some browsers unpack a file and keep its name.
+    Compression is detected from the content, since some browsers unpack a file and keep its name.
     """
     with open_regular(path) as file:
         packed = file.read(2) == GZIP
@@ -34,34 +34,34 @@ def read_idx(path: Path, axes: int) -> Bytes:
         try:
             return _read(stream, path, axes)
         except (EOFError, OSError, zlib.error) as error:
-            raise _wrong(path, axes, f"damaged gzip: {error}") from None
+            raise _invalid(path, axes, f"damaged gzip: {error}") from None
 
 
 def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
-    """Read at most one byte more than announced, since an unpacked file can be larger than memory."""
-    start = 4 + 4 * axes
-    head = stream.read(start)
-    if not head.startswith(BYTES) or len(head) < 4:
-        raise _wrong(path, axes, f"it begins with {(head + stream.read(8))[:16]!r}")
-    if head[3] != axes:
-        raise _wrong(path, axes, f"its number of axes is {head[3]}")
-    shape = tuple(int.from_bytes(head[k : k + 4], "big") for k in range(4, start, 4))
+    """Read the header and the data, never much more: an unpacked file can be larger than memory."""
+    header_size = 4 + 4 * axes
+    header = stream.read(header_size)
+    if not header.startswith(UNSIGNED_BYTES) or len(header) < 4:
+        raise _invalid(path, axes, f"it begins with {(header + stream.read(8))[:16]!r}")
+    if header[3] != axes:
+        raise _invalid(path, axes, f"its number of axes is {header[3]}")
+    shape = tuple(int.from_bytes(header[k : k + 4], "big") for k in range(4, header_size, 4))
     sizes, size = " x ".join(map(str, shape)), prod(shape)
-    if size > MOST:
-        raise _wrong(path, axes, f"it announces {sizes} bytes, more than {MOST}")
+    if size > MAX_BYTES:
+        raise _invalid(path, axes, f"its header announces {sizes} bytes, more than {MAX_BYTES}")
     data = stream.read(size + 1)
-    if len(head) < start or len(data) != size:
-        raise _wrong(path, axes, f"it does not have {start} and {sizes} bytes")
+    if len(header) < header_size or len(data) != size:
+        raise _invalid(path, axes, "its size does not match its header")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _wrong(path: Path, axes: int, why: str) -> ValueError:
-    expected = f"all of a file of {KINDS[axes]}"
+def _invalid(path: Path, axes: int, why: str) -> ValueError:
+    expected = f"a complete file of {KINDS[axes]}"
     return ValueError(f"{path} is not a file of bytes in the IDX format ({why}); expected {expected}")
 
 
 def read_pair(images: Path, labels: Path) -> tuple[Bytes, Bytes]:
-    """Return images (n, 28, 28) and labels (n,), 0 to 9, of two files; raise ValueError for other content."""
+    """Return images (n, 28, 28) and labels (n,) from 0 to 9; raise ValueError for other content."""
     x, y = read_idx(images, 3), read_idx(labels, 1)
     if not len(x):
         raise ValueError(f"{images} has no images; expected at least one")

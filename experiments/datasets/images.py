@@ -63,8 +63,8 @@ RETRIES = 2
 CHUNK = 1 << 16  # bytes read at a time
 TIMEOUT = 10.0, 30.0  # seconds to connect, and between two bytes
 
-# Digests of the first thousand images, to detect files of another data set or part.
-BEGINNINGS = {
+# Digests of the first thousand images, to detect that a file holds another data set or part.
+KNOWN_IMAGES = {
     "2304e0137aea1f23": ("mnist", "train"),
     "f8f3c5a608a9f7d4": ("mnist", "test"),
     "7350186bf86b76af": ("fashion-mnist", "train"),
@@ -76,7 +76,7 @@ BEGINNINGS = {
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images (n, h, w) and labels (n,) for training and testing, read-only; x / top is in [0, 1]."""
+    """Images (n, h, w) and labels (n,) for training and testing, read-only; pixels are 0 to `top`."""
 
     name: str
     train_x: Bytes
@@ -114,7 +114,7 @@ def load(name: str, folder: str | Path | None = None) -> Images:
 
     `folder`, or else the environment variable PHIBALL_DATA, names a folder that contains `mnist/`,
     `fashion-mnist/` and `kmnist/`, each with the four usual files, with or without .gz (.gz if both exist).
-    The content is checked, but not the checksums, since recompressed copies have others.
+    The content is checked, but not the checksums, which differ for recompressed copies.
 
     Without a folder, the files are downloaded, checked against their checksums and cached, with a progress
     bar if tqdm is installed. `digits` is part of scikit-learn.
@@ -127,7 +127,7 @@ def load(name: str, folder: str | Path | None = None) -> Images:
     paths = _local_files(Path(folder).expanduser(), name) if folder else _fetched_files(name)
     images = Images(name, *read_pair(*paths[:2]), *read_pair(*paths[2:]), top=255)
     for part, x, path in (("train", images.train_x, paths[0]), ("test", images.test_x, paths[2])):
-        known = BEGINNINGS.get(sha256(x[:1000].tobytes()).hexdigest()[:16], (name, part))
+        known = KNOWN_IMAGES.get(sha256(x[:1000].tobytes()).hexdigest()[:16], (name, part))
         if known != (name, part):
             raise ValueError(
                 f"{path} holds the {known[1]} images of {known[0]}; expected the {part} images of {name}"
@@ -149,17 +149,17 @@ def _digits() -> Images:
 
 def _local_files(folder: Path, name: str) -> list[Path]:
     """Return the paths of the four files of a data set in a local folder."""
-    place = folder / name
-    if not place.is_dir():
+    subfolder = folder / name
+    if not subfolder.is_dir():
         raise FileNotFoundError(
-            f"{place} is not a folder; expected --data-dir or {VARIABLE} to name a folder that contains "
+            f"{subfolder} is not a folder; expected --data-dir or {VARIABLE} to name a folder that contains "
             f"{name}/ with {', '.join(FILES)}"
         )
     paths = []
     for file in FILES:
-        packed, plain = place / file, place / file.removesuffix(".gz")
+        packed, plain = subfolder / file, subfolder / file.removesuffix(".gz")
         if not packed.exists() and not plain.exists():
-            raise FileNotFoundError(f"{packed} is missing; expected it there, or {plain.name}")
+            raise FileNotFoundError(f"{packed} is missing; expected this file, or {plain.name}")
         paths.append(packed if packed.exists() else plain)
     return paths
 
@@ -178,7 +178,7 @@ def _fetched_files(name: str) -> list[Path]:
         progressbar=find_spec("tqdm") is not None and sys.stderr.isatty(),
         chunk_size=CHUNK,
         timeout=TIMEOUT,
-        headers={"Accept-Encoding": "identity"},  # a file decompressed in transfer would fail its checksum
+        headers={"Accept-Encoding": "identity"},  # a file unpacked by the transfer would fail its checksum
     )
     return [_fetch(cache, name, file, downloader) for file in FILES]
 
@@ -196,5 +196,5 @@ def _fetch(cache: Any, name: str, file: str, downloader: Any) -> Path:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the first error of a chain, the most specific: no route, no such host, a broken connection."""
+    """Return the first error of a chain, which is the most specific, such as an unknown host."""
     return _root(error.__context__) if error.__context__ else error

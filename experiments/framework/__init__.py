@@ -1,1 +1,1 @@
-"""The machinery of studies: tasks, resumable runs, outputs."""
+"""What all studies share: tasks, resumable runs, tables and reports."""

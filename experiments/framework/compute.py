@@ -1,4 +1,4 @@
-"""Compute one task of a run, in this process, in another one, or on a cluster."""
+"""Compute one task of a run, in this process or a worker."""
 
 from __future__ import annotations
 
@@ -25,35 +25,38 @@ def compute_row(
     config: Any,
     task: Task,
     rng: Rng,
-    kept: Path | Files,
+    task_files: Path | Files,
     record: dict[str, Any],
     devices: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Files]:
     """Return the content of a task's row file, and the files that the task writes.
 
-    - `kept`: the folder of the task; or its files, for a worker without access to the folder. The task then
-      runs in a temporary folder, and its files are returned.
+    - `task_files`: the folder of the task. For a worker without access to it, the files of the folder; the
+      task then runs in a temporary folder, and its files are returned.
     - `record`: the provenance of the run.
-    - `devices`: the devices of the run; the task uses the one with the fewest tasks.
+    - `devices`: the devices of the run; the task uses the device with the fewest running tasks.
     """
-    if not isinstance(kept, Path):
+    if not isinstance(task_files, Path):
         with TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            write_files(folder, kept)
-            here = {**provenance(), "seed": record["seed"]}
-            content, _ = compute_row(study, config, task, rng, folder, here)
+            write_files(folder, task_files)
+            worker_record = {**provenance(), "seed": record["seed"]}
+            content, _ = compute_row(study, config, task, rng, folder, worker_record)
             return content, read_files(folder)
-    began = perf_counter()
+    start = perf_counter()
     limits = import_module("threadpoolctl").threadpool_limits(study.threads(config))
-    with limits, _least_used(devices, kept) as device:
+    with limits, _least_used(devices, task_files) as device:
         settings = study.on_device(config, device) if device else config
-        row = study.compute_task(settings, task, rng, TaskDir(kept))
-    return {"task": as_json(task), "row": as_json(row), "seconds": perf_counter() - began, **record}, {}
+        row = study.compute_task(settings, task, rng, TaskDir(task_files))
+    return {"task": as_json(task), "row": as_json(row), "seconds": perf_counter() - start, **record}, {}
 
 
 @contextmanager
 def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
-    """The device with the fewest tasks of the run, which hold file locks; "" without devices."""
+    """Yield the device with the fewest running tasks, or "" without devices.
+
+    Every running task locks the first free file .device-k, beside its `folder`; k selects its device.
+    """
     if not devices:
         yield ""
         return
@@ -69,15 +72,13 @@ def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 def read_files(folder: Path) -> Files:
-    """The contents of the files of a task's folder by name."""
+    """The contents of the files of a task's folder by name, without temporary files of a killed writer."""
     files = sorted(folder.iterdir()) if folder.exists() else []
-    return {
-        f.name: f.read_bytes() for f in files if not f.name.startswith(".")
-    }  # not leftovers of a killed writer
+    return {f.name: f.read_bytes() for f in files if not f.name.startswith(".")}
 
 
 def write_files(folder: Path, files: Files) -> None:
-    """Write files to a task's folder, and create it if there are any."""
+    """Write files to a task's folder, which is created if there are any files."""
     for name, content in files.items():
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(folder / name) as stream:

@@ -1,4 +1,4 @@
-"""The parameters of a study: fields of a dataclass, which become command-line options."""
+"""The parameters of a study: a dataclass, called its Config, whose fields become command-line options."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def option(
     text: str,
     choices: Sequence[str] = (),
     *,
-    least: float | None = None,
-    most: float = inf,
+    minimum: float | None = None,
+    maximum: float = inf,
     affects_results: bool = True,
 ) -> Any:
-    """A field of a Config, with the paper's value as default, a help text and choices.
+    """A field of a Config, with the paper's value as default, a help text and the allowed choices.
 
-    - `least`, `most`: bounds of a number. By default integers are at least 1, and floats positive.
+    - `minimum`, `maximum`: bounds of a number. By default integers are at least 1, and floats positive.
     - `affects_results`: False for settings such as a folder, which are not recorded and may differ when a run
       is resumed.
     """
-    bounds = {"least": least, "most": most}
+    bounds = {"minimum": minimum, "maximum": maximum}
     metadata = {"help": text, "choices": tuple(choices), **bounds, "affects_results": affects_results}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class StudyConfig:
-    """The base of a study's Config, which validates every field."""
+    """The base class of a study's Config; it validates every field."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -42,7 +42,7 @@ class StudyConfig:
 def _validate(item: Field[Any], value: Any) -> None:
     """Raise ValueError unless a value is one of the choices, or a number within the bounds."""
     name, several, kind = item.name, isinstance(item.default, tuple), kind_of(item)
-    choices, least, most = (item.metadata[key] for key in ("choices", "least", "most"))
+    choices, minimum, maximum = (item.metadata[key] for key in ("choices", "minimum", "maximum"))
     values = value if several else (value,)
     if several and not (isinstance(value, tuple) and value):
         raise ValueError(f"{name} is {value!r}; expected a tuple")
@@ -50,17 +50,15 @@ def _validate(item: Field[Any], value: Any) -> None:
         raise ValueError(f"{name} is {value!r}; expected distinct values")
     for one in values:
         if choices and one not in choices:
-            raise ValueError(
-                f"{name} is {one!r}; expected {'some' if several else 'one'} of {', '.join(choices)}"
-            )
+            some = "some" if several else "one"
+            raise ValueError(f"{name} is {one!r}; expected {some} of {', '.join(choices)}")
         if kind is int:
-            valid_count(name, one, 1 if least is None else least)
+            valid_count(name, one, 1 if minimum is None else minimum)
         elif kind is float:
-            valid_number(
-                name, one, above=0 if least is None else None, least=None if least == -inf else least
-            )
-        if kind is not str and one > most:
-            raise ValueError(f"{name} is {one!r}; expected at most {most:g}")
+            least = None if minimum == -inf else minimum
+            valid_number(name, one, above=0 if minimum is None else None, least=least)
+        if kind is not str and one > maximum:
+            raise ValueError(f"{name} is {one!r}; expected at most {maximum:g}")
 
 
 def kind_of(item: Field[Any]) -> type:

@@ -17,7 +17,7 @@ from phiball.experiments.framework.tasks import Table
 
 
 def write_table(table: Table, out: Path) -> Path:
-    """Write the scalars of all rows as CSV, blank where a row lacks one; lists stay in the row files."""
+    """Write the scalars of all rows as CSV, blank where a row has none; lists are only in the row files."""
     names = dict.fromkeys(k for row in table.rows for k, v in row.items() if not isinstance(v, (list, dict)))
     stream = StringIO(newline="")
     writer = csv.DictWriter(stream, list(names), restval="", extrasaction="ignore")
@@ -56,8 +56,8 @@ def write_run_report(study: Study[Any], table: Table, figures: list[Path], out: 
 def task_list(study: Study[Any], config: Any, out: Path, shard: Shard | None = None) -> ReportTable:
     """The tasks of a study or a shard, with their share of the work and an estimate of their time.
 
-    The time is estimated from finished rows in `out`, and blank without them. For a study in stages, the
-    tasks of the first stage are listed.
+    The time is estimated from finished tasks in `out`, and blank if there are none. For a study in stages,
+    the tasks of the first stage are listed.
     """
     tasks = study.tasks(config)
     works = [float(study.work(config, task)) for task in tasks]

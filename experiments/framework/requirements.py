@@ -7,16 +7,16 @@ from typing import Any
 
 
 def missing_package_message(user: str, package: str, extra: str) -> str:
-    """The error message that `user` (such as "the data set digits") needs a package of an extra."""
+    """The message that a feature `user`, such as "the data set digits", needs a package of an extra."""
     return f"{user} needs {package}, which is not installed: pip install 'phiball[{extra}]'"
 
 
 def require(module: str, *, user: str, extra: str, package: str | None = None) -> Any:
     """Import a module, or raise an ImportError that says how to install it.
 
-    - `user`: the feature that needs the module, for the message.
-    - `extra`: the extra of phiball that installs it.
-    - `package`: the package to install, if it has another name than the module.
+    - `user`: the feature that needs the module, as named in the message.
+    - `extra`: the extra of phiball that installs the module.
+    - `package`: the name of the package, if it differs from the module's.
     """
     try:
         return import_module(module)

@@ -33,7 +33,10 @@ class Shard:
         return Shard(int(match[1]), int(match[2]))
 
     def choose(self, works: list[float]) -> list[int]:
-        """The tasks of this shard: the longest task first, each to the shard with the least work."""
+        """The indices of this shard's tasks, given the work of all tasks.
+
+        Tasks are assigned in order of decreasing work, each to the shard with the least work so far.
+        """
         loads, chosen = [0.0] * self.n, []
         for index in sorted(range(len(works)), key=lambda k: -works[k]):
             owner = min(range(self.n), key=loads.__getitem__)
@@ -43,14 +46,14 @@ class Shard:
         return sorted(chosen)
 
 
-def join(folder: Path, out: Path) -> None:
-    """Copy the rows of another folder of the same run; rows in both folders must be equal."""
+def copy_rows(folder: Path, out: Path) -> None:
+    """Copy the rows in `folder` to `out`, a folder of the same run; rows in both folders must be equal."""
     for file in sorted((folder / "rows").glob("*.json")):
-        row, there = read_json(file), out / "rows" / file.name
-        if there.exists():
-            ours = read_json(there)  # compared as text, where NaN equals NaN
-            if json.dumps([ours["task"], ours["row"]]) != json.dumps([row["task"], row["row"]]):
-                raise ValueError(f"{file} and {there} differ; expected the same row")
+        row, copy = read_json(file), out / "rows" / file.name
+        if copy.exists():
+            existing = read_json(copy)  # compared as text, where NaN equals NaN
+            if json.dumps([existing["task"], existing["row"]]) != json.dumps([row["task"], row["row"]]):
+                raise ValueError(f"{file} and {copy} differ; expected the same row")
             continue
         write_files(out / "tasks" / file.stem, read_files(folder / "tasks" / file.stem))
-        write_text_atomic(there, json.dumps(row, allow_nan=True) + "\n")
+        write_text_atomic(copy, json.dumps(row, allow_nan=True) + "\n")

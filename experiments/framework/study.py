@@ -1,4 +1,4 @@
-"""The interface of a study, as runs and the command line use it."""
+"""The interface that runs and the command line expect of a study."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from phiball.backends import Rng
 from phiball.experiments.framework.tables import ReportTable
-from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir, task_source
+from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir, task_rng
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,10 +18,10 @@ ConfigT = TypeVar("ConfigT")
 
 
 class Study(Protocol[ConfigT]):
-    """A study of the paper: parameters, tasks, figures and findings.
+    """A study: parameters, tasks, figures and findings.
 
-    The module of a study defines a subclass and its instance `STUDY`. Its parameters are a frozen dataclass
-    ConfigT of numbers, strings and tuples of them, whose fields are made with `option`.
+    The module of a study defines a subclass, an instance `STUDY`, and the type ConfigT of its parameters: a
+    frozen dataclass of numbers, strings and tuples, whose fields are made with `option`.
     """
 
     name: str  # on the command line
@@ -30,7 +30,7 @@ class Study(Protocol[ConfigT]):
 
     @abstractmethod
     def tasks(self, config: ConfigT) -> list[Task]:
-        """The tasks, each a dict that identifies it."""
+        """The tasks; each is a dict of numbers and strings that identifies it."""
 
     @abstractmethod
     def compute_task(self, config: ConfigT, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
@@ -53,11 +53,11 @@ class Study(Protocol[ConfigT]):
         return Table(config, tuple((map_tasks or run_serially)(self, config, self.tasks(config), rng)))
 
     def prepare(self, config: ConfigT) -> None:
-        """Download data, and raise errors of the configuration, before the computation."""
+        """Download data and check the configuration, before the computation."""
         return
 
     def threads(self, config: ConfigT) -> int:
-        """The number of threads per task; it may change the rounding of sums."""
+        """The number of threads per task, on which the rounding of sums may depend."""
         return 1
 
     def work(self, config: ConfigT, task: Task) -> float:
@@ -69,7 +69,7 @@ class Study(Protocol[ConfigT]):
         return ()
 
     def on_device(self, config: ConfigT, device: str) -> ConfigT:
-        """The parameters for a task on one of these devices."""
+        """The parameters for a task on one of the `devices`."""
         return config
 
     def label(self, task: Task) -> str:
@@ -82,4 +82,4 @@ MapTasks: TypeAlias = Callable[[Study[Any], Any, list[Task], Rng], list[Row]]
 
 def run_serially(study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
     """Compute the rows of all tasks one after the other, without writing them."""
-    return [{**task, **study.compute_task(config, task, task_source(rng, task))} for task in tasks]
+    return [{**task, **study.compute_task(config, task, task_rng(rng, task))} for task in tasks]

@@ -3,7 +3,7 @@
 The folder of a run contains
 
 - run.json: the study, its configuration, the seed, versions, machine and revision;
-- rows/: a file per finished task, with its row and its provenance, written atomically;
+- rows/: a file per finished task, with its row of results and their provenance, written atomically;
 - tasks/: a folder per long task, with its checkpoint;
 - at the end table.csv, report.md and the figures.
 
@@ -30,9 +30,9 @@ from phiball.experiments.framework.compute import compute_row, read_files, write
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_run_report, write_table
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.framework.shards import Shard, join
+from phiball.experiments.framework.shards import Shard, copy_rows
 from phiball.experiments.framework.study import Study
-from phiball.experiments.framework.tasks import Row, Table, Task, as_json, task_source
+from phiball.experiments.framework.tasks import Row, Table, Task, as_json, task_rng
 
 PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
 
@@ -58,11 +58,11 @@ def run_study(
     - `n_jobs`: the number of tasks at a time, with joblib's meaning, on the backend that
       `joblib.parallel_config` selects; None and 1 compute in this process.
     - `shard`: compute only the tasks of this shard, and raise ShardDoneError if tasks of others are missing.
-    - `merge`: folders of the same run, whose rows are copied. Without `shard` nothing is computed, and
-      missing tasks raise ValueError.
+    - `merge`: folders of the same run, whose rows are copied. If `merge` is given without `shard`, nothing is
+      computed, and missing tasks raise ValueError.
     - `resume`: resume a run of the same settings, versions, revision and backend; False deletes its rows.
-    - `update`: called at the start of each stage and after each row, with the share of the stage's work that
-      is done and a text for the progress bar.
+    - `update`: called at the start of each stage and after each row, with the fraction of the stage's work
+      that is done, and a text for the progress bar.
     """
     for name in PACKAGES:
         require(name, user="a study", extra="experiments")
@@ -70,7 +70,7 @@ def run_study(
         raise ValueError("n_jobs is 0; expected a number of processes, or -1 for all cores")
     with process_group() as (rank, ranks):
         if ranks > 1 and on_cluster():
-            raise ValueError("a cluster is selected; expected processes under torchrun")
+            raise ValueError("a cluster is selected under torchrun; expected one or the other")
         folder = RunFolder(out, seed, n_jobs, update, shard, bool(merge) and shard is None, rank, ranks)
         if rank > 0:
             broadcast_object(None)  # wait until the first process has opened the folder
@@ -78,7 +78,7 @@ def run_study(
         with folder.locked():
             folder.open(study, config, resume)
             for other in merge:
-                folder.join(other)
+                folder.add_rows(other)
             broadcast_object(None)
             table = study.compute(config, rng(seed), folder.map_tasks)
             figures = write_figures(study, table, out)
@@ -97,7 +97,7 @@ class RunFolder:
     n_jobs: int | None = None
     update: Update = silent
     shard: Shard | None = None
-    only_join: bool = False
+    only_merge: bool = False
     rank: int = 0
     ranks: int = 1
 
@@ -112,54 +112,53 @@ class RunFolder:
             try:
                 lock(stream)
             except BlockingIOError:
-                raise ValueError(
-                    f"another run is using {self.path}; expected another folder (--out)"
-                ) from None
+                message = f"another run is using {self.path}; expected another folder (--out)"
+                raise ValueError(message) from None
             yield
 
     def open(self, study: Study[Any], config: Any, resume: bool = True) -> None:
-        """Start or resume a run in the folder; ValueError if the folder contains another run."""
-        ranks = {"ranks": self.ranks} if self.ranks > 1 else {}  # perturbations depend on their number
+        """Start or resume a run in the folder; raise ValueError if the folder contains another run."""
+        ranks = {"ranks": self.ranks} if self.ranks > 1 else {}  # perturbations depend on the number of ranks
         settings = {**as_json(result_settings(config)), **ranks}
-        asked = {"study": study.name, "config": settings, "seed": self.seed, **provenance()}
+        run = {"study": study.name, "config": settings, "seed": self.seed, **provenance()}
         file = self.path / "run.json"
         if resume and file.exists():
-            _check_same_run(file, asked)
+            _check_same_run(file, run)
         else:
             for old in [*self.path.glob("rows/*.json"), *self.path.glob("tasks/*/*")]:
                 old.unlink()
-            write_text_atomic(file, json.dumps(asked, indent=1) + "\n")
+            write_text_atomic(file, json.dumps(run, indent=1) + "\n")
         (self.path / "rows").mkdir(exist_ok=True)
 
-    def join(self, other: Path) -> None:
-        """Copy the rows of another folder; ValueError if it contains another run."""
+    def add_rows(self, other: Path) -> None:
+        """Copy the rows of another folder; raise ValueError if it contains another run."""
         if not (other / "run.json").is_file():
             raise ValueError(f"merge contains {other}, which contains no run; expected folders of runs")
         _check_same_run(other / "run.json", read_json(self.path / "run.json"))
-        join(other, self.path)
+        copy_rows(other, self.path)
 
     def map_tasks(self, study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
         """The rows of all tasks, read from the folder, or computed and written to it."""
         files = [self.path / "rows" / f"{k:04d}-{_slug(task)}.json" for k, task in enumerate(tasks)]
         folders = [self.path / "tasks" / file.stem for file in files]
         works = [float(study.work(config, task)) for task in tasks]
-        mine = list(range(len(tasks))) if self.shard is None else self.shard.choose(works)
+        chosen = list(range(len(tasks))) if self.shard is None else self.shard.choose(works)
         stage = str(tasks[0].get("stage", "")) if tasks else ""
-        if not self.only_join:
-            missing = broadcast_object([k for k in mine if not files[k].exists()])
+        if not self.only_merge:
+            missing = broadcast_object([k for k in chosen if not files[k].exists()])
 
             def report() -> None:
                 left = [k for k in missing if not files[k].exists()]
                 share = 1 - sum(works[k] for k in left) / (sum(works[k] for k in missing) or 1.0)
-                self.update(share, f"{stage} {len(mine) - len(left)} of {len(mine)} tasks".strip())
+                self.update(share, f"{stage} {len(chosen) - len(left)} of {len(chosen)} tasks".strip())
 
-            todo = [(tasks[k], task_source(rng, tasks[k]), files[k], folders[k]) for k in missing]
+            todo = [(tasks[k], task_rng(rng, tasks[k]), files[k], folders[k]) for k in missing]
             self._compute(study, config, todo, report)
             broadcast_object(None)  # wait until all rows are written
         absent = [study.label(task) for task, file in zip(tasks, files, strict=True) if not file.exists()]
         if absent and self.shard is not None:
             raise ShardDoneError(
-                f"shard {self.shard.k} of {self.shard.n} has computed its {len(mine)} of {len(tasks)} tasks "
+                f"shard {self.shard.k} of {self.shard.n} has computed {len(chosen)} of {len(tasks)} tasks "
                 f"{f'of the stage {stage} ' if stage else ''}in {self.path}; merge the folders of all "
                 "shards with --merge"
             )
@@ -186,39 +185,37 @@ class RunFolder:
         record = {"seed": self.seed, **provenance()}
         remote, devices = on_cluster(), study.devices(config)
         if remote and devices:
-            raise ValueError(
-                f"devices are {devices}; expected one device, because each cluster worker has its own"
-            )
-        chosen = devices if self.ranks == 1 else devices[:1]  # all processes share a task
+            raise ValueError(f"devices are {devices}; expected one device, which each cluster worker uses")
+        devices = devices if self.ranks == 1 else devices[:1]  # under torchrun, tasks run one at a time
         calls = (
-            (study, config, task, source, read_files(folder) if remote else folder, record, chosen)
+            (study, config, task, source, read_files(folder) if remote else folder, record, devices)
             for task, source, _, folder in todo
         )
         n_jobs = 1 if self.ranks > 1 or (len(todo) < 2 and not remote) else self.n_jobs
         outcomes = run_tasks(compute_row, calls, n_jobs=n_jobs, n_threads=study.threads(config))
         with closing(outcomes):
-            for k, (content, left) in outcomes:
+            for k, (content, task_files) in outcomes:
                 _, _, file, folder = todo[k]
                 if self.rank == 0:
-                    write_files(folder, left)
+                    write_files(folder, task_files)
                     write_text_atomic(file, json.dumps(content, allow_nan=True) + "\n")
                 report()
 
 
 def _slug(task: Task) -> str:
-    """A readable name of a task for its file."""
-    words = "-".join(f"{name}-{value}" for name, value in task.items())
-    return re.sub(r"[^A-Za-z0-9.+-]+", "_", words)[:80]
+    """A readable file name for a task."""
+    text = "-".join(f"{name}-{value}" for name, value in task.items())
+    return re.sub(r"[^A-Za-z0-9.+-]+", "_", text)[:80]
 
 
-def _check_same_run(file: Path, asked: dict[str, Any]) -> None:
-    """Raise ValueError unless a run.json has these settings, versions, revision and backend."""
-    kept, new = (
-        {"study": run["study"], "seed": run["seed"], "ranks": 1, **run["config"], **origin(run)}
-        for run in (read_json(file), asked)
+def _check_same_run(file: Path, run: dict[str, Any]) -> None:
+    """Raise ValueError unless a run.json has the settings, versions, revision and backend of `run`."""
+    old, new = (
+        {"study": one["study"], "seed": one["seed"], "ranks": 1, **one["config"], **origin(one)}
+        for one in (read_json(file), run)
     )
-    if kept != new:
+    if old != new:
         raise ValueError(
-            f"{file.parent} contains another run: {differences(kept, new)}; expected the same run, another "
+            f"{file.parent} contains another run: {differences(old, new)}; expected the same run, another "
             "folder (--out), or --resume none to start again"
         )

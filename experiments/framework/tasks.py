@@ -9,19 +9,19 @@ from typing import Any, TypeAlias
 
 from phiball.backends import Rng
 
-Task: TypeAlias = dict[str, Any]  # identifies the task: numbers and strings
-Row: TypeAlias = dict[str, Any]  # its results: numbers, strings and lists of them
+Task: TypeAlias = dict[str, Any]  # numbers and strings that identify a task
+Row: TypeAlias = dict[str, Any]  # the results of a task: numbers, strings and lists of them
 
 
 def as_json(value: Any) -> Any:
-    """`value` after a round trip through JSON: tuples become lists, NumPy numbers Python numbers."""
+    """Convert a value to JSON and back: tuples become lists, and NumPy numbers become Python numbers."""
     return json.loads(json.dumps(value, default=lambda array: array.tolist()))
 
 
-def task_source(rng: Rng, task: Task) -> Rng:
-    """The random numbers of a task, derived from the seed and the task's key.
+def task_rng(rng: Rng, task: Task) -> Rng:
+    """The generator of a task, derived from the seed of `rng` and from the task itself.
 
-    They do not depend on the other tasks, nor on where and in which order tasks are computed.
+    It does not depend on the other tasks, nor on where and in which order tasks are computed.
     """
     return rng.keyed(json.dumps(as_json(task), sort_keys=True))
 
@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(frozen=True)
 class TaskDir:
-    """The folder for the checkpoints of a long task; None keeps none."""
+    """The folder for the checkpoints of a long task; a `path` of None keeps none."""
 
     path: Path | None = None
 

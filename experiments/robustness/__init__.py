@@ -1,4 +1,4 @@
-"""Robustness reports: the errors of models against the size of the perturbation."""
+"""Robustness reports: the errors of models as a function of the perturbation's radius."""
 
 from phiball.experiments.robustness.attack_suite import AttackSettings
 from phiball.experiments.robustness.evaluation import robustness_report

@@ -1,4 +1,7 @@
-"""The attacks of a report, run on one batch at each radius, and the points that they break."""
+"""The attacks of a report, run on one batch at each radius.
+
+An attack *breaks* a data point if it finds a misclassified perturbation within the radius.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from phiball.refimpl.distributions.norms import norm_name
 from phiball.refimpl.theory import surrogate
 from phiball.refimpl.validation import valid_count, valid_number
 
-OWN = ("fgm", "pgm", "search")
+OUR_ATTACKS = ("fgm", "pgm", "search")
 TORCHATTACKS = ("apgd-ce", "apgd-dlr", "fab", "square")  # the attacks that make up AutoAttack
-ATTACKS = (*OWN, *TORCHATTACKS)
+ATTACKS = (*OUR_ATTACKS, *TORCHATTACKS)
 TORCHATTACKS_NORMS = {"l2": "L2", "linf": "Linf"}
-MOST_FRAGILE = 8  # points reported per batch, and in the summary
-ESTIMATE_FIELDS = ("value", "missing", "errors", "heaviest")  # of each point, for `Estimate.merge`
+MAX_FRAGILE = 8  # points listed per batch, and in the summary
+ESTIMATE_FIELDS = ("value", "missing", "errors", "heaviest")  # per data point, for `Estimate.merge`
 BISECTIONS = 10  # of the segment from a data point to its adversarial example
 
 
@@ -30,9 +33,9 @@ BISECTIONS = 10  # of the segment from a data point to its adversarial example
 class AttackSettings:
     """The attacks of a report and their effort.
 
-    - `attacks`: of "fgm", "pgm" and "search" (random search, which needs no gradients), and of "apgd-ce",
-      "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images with
-      `clip=(0, 1)`, in l2 and linf. None takes all, without torchattacks if it is not installed.
+    - `attacks`: some of "fgm", "pgm", "search" (random search, which needs no gradients), and the attacks
+      "apgd-ce", "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images
+      with `clip=(0, 1)`, in l2 and linf. None takes all that are installed.
     - `steps`, `restarts`: of "pgm"; the attacks of torchattacks take as many steps.
     - `n_queries`: forward passes of "search" and "square" per point.
     - `n_noise`: uniform points of the ball per data point and radius.
@@ -53,7 +56,7 @@ class AttackSettings:
     kind: str | None = None
 
     def __post_init__(self) -> None:
-        default = ATTACKS if has_torchattacks() else OWN
+        default = ATTACKS if has_torchattacks() else OUR_ATTACKS
         object.__setattr__(self, "attacks", default if self.attacks is None else tuple(self.attacks))
         for name in self.attacks or ():
             if name not in ATTACKS:
@@ -69,7 +72,7 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """The perturbations that are allowed: norms by name, radii in increasing order, a box, feature scales."""
+    """The allowed perturbations: names of norms, increasing radii, a box `clip`, feature scales."""
 
     norms: tuple[str, ...]
     radii: tuple[float, ...]
@@ -82,7 +85,7 @@ class ThreatModel:
 
 
 class MeasureKey(NamedTuple):
-    """Identifies an array of results; fields that do not apply are None."""
+    """The key of an array of results; fields that do not apply are None."""
 
     quantity: str
     norm: str | None = None
@@ -95,9 +98,9 @@ Measures = dict[MeasureKey, Any]  # NumPy arrays of one model on one batch, or o
 
 
 class BatchProblem:
-    """A model on a batch of data, as the functions loss(x, i) and gradient(x, i) of attacks.
+    """A model on a batch of data, with the functions loss(x, i) and gradient(x, i) that attacks call.
 
-    `gradient` is None for torch, which differentiates the loss, and for models without gradients.
+    `gradient` is None for torch modules, whose loss is differentiated, and for models without gradients.
     """
 
     def __init__(self, model: Model, x: Array, y: Array) -> None:
@@ -109,7 +112,7 @@ class BatchProblem:
         """The losses at points x, each a perturbation of data point i."""
         return self.model.losses(x, self.y[i])
 
-    def slopes(self) -> Array | None:
+    def data_gradients(self) -> Array | None:
         """The gradients of the losses at the data points; None for models without gradients."""
         if not self.model.differentiable:
             return None
@@ -135,32 +138,32 @@ class WorstPoints:
     x: Array
 
     def update(self, problem: BatchProblem, x: Array) -> None:
-        """Replace points where x is newly misclassified, or equally so at a larger loss."""
+        """Replace points by those of x that are worse: misclassified for the first time, or larger loss."""
         loss, wrong = problem.score(x)
-        better = (wrong > self.wrong) | ((wrong == self.wrong) & (loss > self.loss))
-        self.x = _where(better, x, self.x)
-        self.loss = np.where(better, loss, self.loss)
+        worse = (wrong > self.wrong) | ((wrong == self.wrong) & (loss > self.loss))
+        self.x = _where(worse, x, self.x)
+        self.loss = np.where(worse, loss, self.loss)
         self.wrong = np.maximum(self.wrong, wrong)
 
 
 def random_search(problem: BatchProblem, x: Array, ball: Ball, *, n_queries: int, rng: Rng) -> Array:
     """Attack without gradients: resample random coordinates of the perturbation, keep improvements.
 
-    The share of coordinates that change decays linearly from 1/2 to 1/10, as in the Square attack. Returns
-    points of the shape of x after `n_queries` evaluations.
+    The fraction of resampled coordinates decays linearly from 1/2 to 1/10, as in the Square attack. Returns
+    the points with the largest loss after `n_queries` evaluations, an array of the shape of x.
     """
     xp = array_namespace(x)
     n, event = x.shape[0], x.ndim - 1
     i = xp.arange(n, device=device(x))
     with without_gradient():
         best, value = x, problem.loss(x, i)
-    corner = ball.steepest(rng.normal(tuple(x.shape), like=x), event_ndim=event)
+    first = ball.steepest(rng.normal(tuple(x.shape), like=x), event_ndim=event)
     for query in range(n_queries):
-        share = max(0.5 * (1 - query / n_queries), 0.1)
-        change = rng.uniform(tuple(x.shape), like=x) < share
+        fraction = max(0.5 * (1 - query / n_queries), 0.1)
+        resampled = rng.uniform(tuple(x.shape), like=x) < fraction
         fresh = ball.steepest(rng.normal(tuple(x.shape), like=x), event_ndim=event)
-        moved = corner if query == 0 else xp.where(change, fresh, best - x)
-        candidate = ball.project(x + moved, x, event_ndim=event)
+        change = first if query == 0 else xp.where(resampled, fresh, best - x)
+        candidate = ball.project(x + change, x, event_ndim=event)
         with without_gradient():
             f = problem.loss(candidate, i)
         better = f > value
@@ -174,13 +177,13 @@ def measure_batch(
 ) -> Measures:
     """Run every attack on one batch, at every norm and radius.
 
-    A ball contains every smaller ball of its norm, so that a point broken at one radius counts as broken at
-    all larger ones: no curve decreases.
+    A ball contains every smaller ball of its norm, so a point broken at one radius counts as broken at all
+    larger radii, and errors never decrease with the radius.
     """
     problem = BatchProblem(model, x, y)
     loss, wrong = problem.score(x)
     out: Measures = {MeasureKey("loss"): loss, MeasureKey("wrong"): wrong}
-    slopes = problem.slopes()
+    gradients = problem.data_gradients()
     out[MeasureKey("x_min")] = np.min(to_float64(x))[None]
     out[MeasureKey("x_max")] = np.max(to_float64(x))[None]
     if model.kind == CLASSIFIER and model.outputs(x[:1]).ndim == 1:
@@ -198,7 +201,7 @@ def measure_batch(
                 for name in ("sampling", *attacks):
                     worst["worst"].update(problem, worst[name].x)
                     worst["worst"].wrong = np.maximum(worst["worst"].wrong, worst[name].wrong)
-                out |= _risks(problem, ball, slopes, settings, rng, key)
+                out |= _risks(problem, ball, gradients, settings, rng, key)
             else:
                 noise = loss, wrong
             for name, found in {"noise": noise, **{k: (w.loss, w.wrong) for k, w in worst.items()}}.items():
@@ -208,7 +211,7 @@ def measure_batch(
             broken = broken | newly
             adversarial = _where(newly, worst["worst"].x, adversarial)
         out |= _breaking_radii(problem, norm, adversarial, broken, threat)
-        if slopes is not None and model.kind == CLASSIFIER:
+        if gradients is not None and model.kind == CLASSIFIER:
             out[MeasureKey("wrong_in_huge_ball", norm)] = _wrong_in_huge_ball(problem, norm, threat, settings)
     return out
 
@@ -221,22 +224,22 @@ def has_torchattacks() -> bool:
 def is_applicable(name: str, model: Model, x: Array, norm: str, threat: ThreatModel) -> bool:
     """Whether an attack can run on a model and its data.
 
-    torchattacks attacks torch classifiers of images in l2 and linf, clips every input to [0, 1], and has no
+    torchattacks supports torch classifiers of images in l2 and linf, clips every input to [0, 1], and has no
     feature scales; the loss of apgd-dlr needs three classes.
     """
     if name not in TORCHATTACKS:
         return name == "search" or model.differentiable
     images = model.module is not None and model.kind == CLASSIFIER and x.ndim == 4
-    known = norm in TORCHATTACKS_NORMS and threat.clip == (0.0, 1.0) and threat.feature_scale is None
-    return has_torchattacks() and images and known and (name != "apgd-dlr" or model.n_classes(x) >= 3)
+    supported = norm in TORCHATTACKS_NORMS and threat.clip == (0.0, 1.0) and threat.feature_scale is None
+    return has_torchattacks() and images and supported and (name != "apgd-dlr" or model.n_classes(x) >= 3)
 
 
 def run_torchattacks(
     name: str, problem: BatchProblem, ball: Ball, settings: AttackSettings, rng: Rng
 ) -> Array:
-    """The points found by an attack of torchattacks, projected onto the ball, which rounding may leave.
+    """The points found by an attack of torchattacks, projected onto the ball because of rounding.
 
-    The state of torch's generator is restored.
+    The state of torch's global generator is restored.
     """
     torchattacks, torch = import_module("torchattacks"), import_module("torch")
     x, model, steps = problem.x, problem.model, settings.steps
@@ -250,14 +253,14 @@ def run_torchattacks(
     }
 
     class SinglePrecision(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """The model, on the single-precision points of torchattacks."""
+        """The model for torchattacks, whose points have single precision."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.inside, self.training = model.module, model.module.training
+            self.module, self.training = model.module, model.module.training
 
         def forward(self, x: Any) -> Any:
-            return self.inside(x.to(next(self.inside.parameters()).dtype))
+            return self.module(x.to(next(self.module.parameters()).dtype))
 
     with torch.random.fork_rng(devices=[]):  # torchattacks seeds the global generator
         found = kinds[name](SinglePrecision())(x, problem.y).to(x.dtype)
@@ -265,7 +268,7 @@ def run_torchattacks(
 
 
 def _where(mask: Any, a: Array, b: Array) -> Array:
-    """`a` at the data points of a NumPy mask, `b` elsewhere."""
+    """`a` at the data points where the NumPy array `mask` is true, `b` elsewhere."""
     xp = array_namespace(a)
     return xp.where(xp.reshape(xp.asarray(mask, device=device(a)), (-1, *[1] * (a.ndim - 1))), a, b)
 
@@ -273,20 +276,20 @@ def _where(mask: Any, a: Array, b: Array) -> Array:
 def _breaking_radii(
     problem: BatchProblem, norm: str, adversarial: Array, broken: Any, threat: ThreatModel
 ) -> Measures:
-    """The smallest radius found to break each point, and the points with the smallest of them.
+    """The smallest radius found to break each point, and the points that break at the smallest radii.
 
     The segment from a data point to its adversarial example is bisected. The radius is 0 for a point that is
-    misclassified without a perturbation, and infinite for one that no attack breaks.
+    misclassified without a perturbation, and infinite for a point that no attack breaks.
     """
     x, event = problem.x, problem.x.ndim - 1
     if problem.model.kind != CLASSIFIER:
         return {}
     xp, direction = array_namespace(x), adversarial - x
-    low, high = np.zeros(len(broken)), np.ones(len(broken))  # shares of the segment: broken at `high`
+    low, high = np.zeros(len(broken)), np.ones(len(broken))  # positions on the segment: broken at `high`
 
-    def at(share: Any) -> Array:
+    def at(position: Any) -> Array:
         shape = (-1, *[1] * event)
-        return x + xp.reshape(xp.asarray(share, dtype=x.dtype, device=device(x)), shape) * direction
+        return x + xp.reshape(xp.asarray(position, dtype=x.dtype, device=device(x)), shape) * direction
 
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
@@ -295,7 +298,7 @@ def _breaking_radii(
     change = at(high) - x
     lengths = to_float64(threat.ball(norm, 1.0, clip=False).length(change, event_ndim=event))
     radii = np.where(broken, lengths, np.inf)
-    order = [k for k in np.argsort(radii, kind="stable") if 0 < radii[k] < np.inf][:MOST_FRAGILE]
+    order = [k for k in np.argsort(radii, kind="stable") if 0 < radii[k] < np.inf][:MAX_FRAGILE]
     return {
         MeasureKey("breaking_radius", norm): radii,
         MeasureKey("fragile_index", norm): np.asarray(order, dtype=np.int64),
@@ -304,7 +307,7 @@ def _breaking_radii(
 
 
 def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, rng: Rng) -> tuple[Any, Any]:
-    """(losses, wrong), means over uniform points of the ball; `worst` keeps the worst of them."""
+    """(losses, wrong), means over uniform points of the ball, with which `worst` is updated."""
     sums = np.zeros((2, len(worst.loss)))
     for _ in range(n_noise):
         x = white_noise(problem.x, ball, rng=rng)
@@ -327,7 +330,7 @@ def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettin
 def _wrong_in_huge_ball(
     problem: BatchProblem, norm: str, threat: ThreatModel, settings: AttackSettings
 ) -> Any:
-    """Where PGM breaks the model in a ball ten times the largest: everywhere, if gradients are useful."""
+    """Which points PGM breaks at ten times the largest radius: all of them, if gradients are useful."""
     ball = threat.ball(norm, 10 * max(threat.radii))
     options: Any = {"gradient": problem.gradient, "steps": settings.steps, "keep_best": False}
     return problem.score(pgm(problem.loss, problem.x, ball, **options))[1]
@@ -336,16 +339,16 @@ def _wrong_in_huge_ball(
 def _risks(
     problem: BatchProblem,
     ball: Ball,
-    slopes: Array | None,
+    gradients: Array | None,
     settings: AttackSettings,
     rng: Rng,
     key: MeasureKey,
 ) -> Measures:
-    """The robust risk for each eta, and its first-order approximations by the gradients (Section 4)."""
+    """The robust risk for each eta, and first-order approximations from the gradients (Section 4)."""
     out: Measures = {}
     unclipped = replace(ball, clip=None)
-    if slopes is not None:
-        dual_norm = unclipped.dual_norm(slopes, event_ndim=problem.x.ndim - 1)
+    if gradients is not None:
+        dual_norm = unclipped.dual_norm(gradients, event_ndim=problem.x.ndim - 1)
         out[key._replace(quantity="first_order")] = ball.radius * to_float64(dual_norm)
     for eta in settings.etas:
         risk = robust_risk(
@@ -356,7 +359,7 @@ def _risks(
             ENTROPIC,
             n_samples=settings.n_samples,
             rng=rng,
-            method=Uniform() if slopes is None else Tilted(gradient=problem.gradient),
+            method=Uniform() if gradients is None else Tilted(gradient=problem.gradient),
         )
         at = key._replace(eta=eta)
         assert risk.per_point is not None
@@ -364,6 +367,7 @@ def _risks(
         for field, values in zip(ESTIMATE_FIELDS, [risk.values, *columns], strict=True):
             out[at._replace(quantity=field)] = to_float64(values)
         out[at._replace(quantity="normalised")] = normalised
-        if slopes is not None:
-            out[at._replace(quantity="first_order")] = to_float64(surrogate(slopes, unclipped, eta, ENTROPIC))
+        if gradients is not None:
+            increase = surrogate(gradients, unclipped, eta, ENTROPIC)
+            out[at._replace(quantity="first_order")] = to_float64(increase)
     return out

@@ -1,4 +1,4 @@
-"""Evaluate models on perturbed data, batch by batch, in this process or others, with a cache."""
+"""Evaluate models on perturbed data, batch by batch, in this process or in workers, with a cache."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def robustness_report(
     Arguments:
     - `models`: a model, or a dict of models by name. A model is a torch module that returns logits (n,
       classes) or predictions (n,), a fitted scikit-learn estimator, a function from arrays to logits or
-      predictions, or the path of a .pt2 or .onnx file. Functions and ONNX files have no gradients: only
-      noise and random search attack them.
+      predictions, or the path of a .pt2 or .onnx file. Functions and ONNX files have no gradients, and are
+      attacked only by noise and random search.
     - `data`: (x, y) or (x, y, groups), arrays or data frames; or a DataLoader or another iterable of such
       batches, which is read once. With groups, errors are also shown by group.
     - `norm`: "l1", "l2", "linf", or several of them. `radii`: at least one positive number.
-    - `clip`: (lo, hi) if inputs live in a box, for example (0, 1) for images.
+    - `clip`: the range (lo, hi) of valid inputs, for example (0, 1) for images.
     - `feature_scale`: a scale per feature, as in `Ball`; 0 fixes a feature, such as a category.
     - `settings`: the attacks and their effort, see `AttackSettings`.
     - `rng`: the seed or generator of all random numbers; None draws fresh entropy. The results of a model do
       not depend on the other models.
-    - `cache`: a folder for the results of batches, from which the same call resumes; it needs `rng`. A
-      model with other outputs, at the data or at random points of the balls, is measured again.
+    - `cache`: a folder for the results of batches, from which the same call resumes; it needs `rng`. If the
+      outputs of a model have changed, at the data or at random points of the balls, it is measured again.
     - `n_jobs`: the number of processes, with joblib's meaning; None measures in this process.
       `phiball.backends.workers.cluster` selects a Dask or Ray cluster.
     - `progress`: show a progress bar.
@@ -97,7 +97,7 @@ def robustness_report(
         raise ValueError("models is empty; expected at least one model")
     if cache is not None and rng is None:
         raise ValueError(
-            "cache is given and rng is None; expected a seed, such as rng=0, to find results again"
+            "cache is given and rng is None; expected a seed, such as rng=0, to find cached results"
         )
     if n_jobs is not None:
         require("joblib", user="a report with n_jobs", extra="verify")
@@ -118,7 +118,7 @@ def robustness_report(
         show = stack.enter_context(Progress("report")).update if progress else None
 
         def missing() -> Iterator[BatchTask]:
-            """The tasks that are not in the cache, as the data are read."""
+            """Read the data, and yield the tasks that are not in the cache."""
             for k, (x, y, group) in enumerate(batches):
                 if not prepared:
                     kind = settings.kind or (REGRESSOR if as_numpy(y).dtype.kind == "f" else CLASSIFIER)
@@ -141,10 +141,9 @@ def robustness_report(
             for task, out in outcomes:
                 task.write(out)
                 results[task.model.name][task.number] = out
-                done = sum(
-                    len(out[MeasureKey("loss")]) for ended in results.values() for out in ended.values()
-                )
                 if show is not None:
+                    ended = [out for batches in results.values() for out in batches.values()]
+                    done = sum(len(out[MeasureKey("loss")]) for out in ended)
                     share = done / (total * len(named)) if total else 0.0
                     show(share, f"{task.model.name}, batch {task.number + 1}")
     if not prepared:
@@ -203,7 +202,7 @@ def _batches(data: Any, chunk: int) -> tuple[Iterator[tuple[Any, Any, Any]], int
 
 
 def _classes(models: Mapping[str, Any]) -> Any:
-    """The classes of the estimators, in the order of their scores; None without estimators."""
+    """The classes of scikit-learn classifiers, in the order of the scores; None without such models."""
     known = [np.asarray(model.classes_) for model in models.values() if hasattr(model, "classes_")]
     for other in known[1:]:
         if not np.array_equal(known[0], other):
@@ -212,7 +211,7 @@ def _classes(models: Mapping[str, Any]) -> Any:
 
 
 def _encode(y: Any, classes: Any) -> Any:
-    """Labels as indices into `classes`, the columns of the scores."""
+    """Labels as indices into `classes`, which are the columns of the scores."""
     y = as_numpy(y)
     if classes is None:
         if y.dtype.kind not in "biuf":
@@ -233,7 +232,7 @@ def _encode(y: Any, classes: Any) -> Any:
 
 @dataclass(frozen=True)
 class BatchTask:
-    """A model to be attacked on batch `number`, and the file that caches the results."""
+    """A model to be attacked on the data (x, y) of batch `number`, and the file that caches the results."""
 
     model: Model
     number: int
@@ -244,7 +243,7 @@ class BatchTask:
 
     def with_file(self, folder: Path, threat: ThreatModel, settings: AttackSettings) -> BatchTask:
         """The task with its cache file, named by a hash of everything that the results depend on."""
-        # The outputs at the data and at random points of every ball identify the model.
+        # A model is identified by its outputs at the data and at random points of every ball.
         x, rng = self.model.to_array(self.x), as_rng(0)
         balls = [threat.ball(norm, radius) for norm in threat.norms for radius in threat.radii if radius]
         points = [x, *(white_noise(x, ball, rng=rng) for ball in balls for _ in range(4))]
@@ -286,7 +285,7 @@ def _measure_tasks(
     classes: Any,
     n_jobs: int | None,
 ) -> Generator[tuple[BatchTask, Measures], None, None]:
-    """Yield tasks with their results as they end. Data are read as processes become free, then dropped."""
+    """Yield tasks with their results as they end; data are read when a process is free, and not kept."""
     if n_jobs is None:
         for task in tasks:
             yield task, measure_task(task.model, task.x, task.y, threat, settings, task.rng)
@@ -302,7 +301,8 @@ def _measure_tasks(
             if model.name not in dumps:
                 dumps[model.name] = dump_model(model)
             sent[k] = replace(task, x=None, y=None)
-            x = task.x.detach().clone() if hasattr(task.x, "detach") else task.x  # a view pickles its base
+            # Clone tensors, because pickling a view would pickle all of the data.
+            x = task.x.detach().clone() if hasattr(task.x, "detach") else task.x
             remote = model.name, model.kind, classes, dumps[model.name]
             yield remote, x, task.y, threat, settings, task.rng
 
@@ -312,7 +312,7 @@ def _measure_tasks(
 
 
 def measure_remotely(remote: tuple[str, str, Any, bytes], *arguments: Any) -> Measures:
-    """`measure_task` in another process, with a model from `dump_model`."""
+    """Call `measure_task` in a worker, with a model from `dump_model`."""
     name, kind, classes, content = remote
     model = as_model(name, restore_model(content), kind, classes)
     with model.evaluating():
@@ -330,7 +330,7 @@ def measure_task(
 
 
 def _check_labels(model: Model, x: Any, y: Any) -> None:
-    """Raise unless every label is the index of a score."""
+    """Raise ValueError unless every label is the index of a score."""
     out = model.outputs(x[:1])
     if out.ndim != 2:
         return

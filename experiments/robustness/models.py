@@ -23,13 +23,14 @@ CLASSIFIER, REGRESSOR = "classifier", "regressor"
 class Model:
     """A model under test.
 
-    - `outputs`: a function of points (n,) + event that returns logits (n, classes), or predictions (n,).
+    - `outputs`: a function from points (n, ...) to logits (n, classes) or predictions (n,).
     - `kind`: "classifier" or "regressor".
-    - `gradient`: a function of points and labels (n,), the gradients of the losses in the points. Torch
+    - `gradient`: a function from points and labels (n,) to the gradients of the losses in the points. Torch
       modules need none.
     - `to_array`: converts data to the library, dtype and device that `outputs` takes.
     - `evaluating`: a context manager that puts the model into evaluation mode.
-    - `module`: the torch module, if it is one.
+    - `was_training`: whether a torch module was in training mode.
+    - `module`: the torch module, or None for other models.
     - `source`: the model as the caller gave it, which is sent to other processes.
     """
 
@@ -57,7 +58,7 @@ class Model:
         return self._losses_and_errors(self.outputs(x), y)[0]
 
     def score(self, x: Array, y: Array) -> tuple[Any, Any]:
-        """(losses, wrong), NumPy arrays (n,); `wrong` is 1 for misclassified points, 0 for regressors."""
+        """(losses, wrong), NumPy arrays (n,); `wrong` is 1 for misclassified points, and 0 for regressors."""
         with without_gradient():
             loss, wrong = self._losses_and_errors(self.outputs(x), y)
         return to_float64(loss), to_float64(wrong)
@@ -103,11 +104,11 @@ def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
 
 
 class ModelError(ValueError):
-    """A model raised an exception, which is the cause."""
+    """An exception raised by a model; the original exception is the cause."""
 
 
 def _named(name: str, outputs: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """`outputs` with exceptions that name the model."""
+    """Wrap `outputs` so that exceptions name the model."""
 
     def call(x: Array) -> Array:
         try:
@@ -136,7 +137,7 @@ def load_model(file: Path) -> Any:
     if file.suffix == ".pt2":
         torch = require("torch", user="a .pt2 file", extra="torch")
         module = torch.export.load(str(file)).module()
-        module.eval = lambda: module  # eval() of an exported program raises
+        module.eval = lambda: module  # the eval() of an exported program raises
         module.training = False
         return module
     if file.suffix == ".onnx":
@@ -158,7 +159,7 @@ def dump_model(model: Model) -> bytes:
         return pickle.dumps((Path(source).suffix, Path(source).read_bytes()))
     try:
         loky = require("joblib.externals.loky.backend.reduction", user="a report with n_jobs", extra="verify")
-        return bytes(loky.dumps((None, source)))  # also lambdas and objects of __main__
+        return bytes(loky.dumps((None, source)))  # unlike pickle, also lambdas and objects of __main__
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise TypeError(
             f"model {model.name!r} cannot be sent to another process ({error}); expected a model that can be "
@@ -167,7 +168,7 @@ def dump_model(model: Model) -> bytes:
 
 
 def restore_model(content: bytes) -> Any:
-    """The model that `dump_model` serialized, in a worker of the same run."""
+    """Load a model that `dump_model` serialized; called in a worker of the same run."""
     suffix, source = pickle.loads(content)
     if suffix is None:
         return source
@@ -178,7 +179,7 @@ def restore_model(content: bytes) -> Any:
 
 
 def _is_instance(model: Any, module: str, name: str) -> bool:
-    """Whether the model is an instance of a class, without importing its library."""
+    """Whether the model is an instance of class `name` of `module`, which is not imported."""
     return any(
         base.__name__ == name and base.__module__.startswith(module.split(".")[0])
         for base in type(model).__mro__
@@ -252,7 +253,7 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
 
 
 def _is_linear(estimator: Any, method: str) -> bool:
-    """Whether a method of an estimator returns coef.x + intercept, tested at two points."""
+    """Whether a method of an estimator returns coef.x + intercept, judged by its values at two points."""
     coef = getattr(estimator, "coef_", None)
     if not isinstance(coef, np.ndarray) or not hasattr(estimator, method):
         return False
@@ -269,4 +270,4 @@ def _decisions(estimator: Any, x: Any) -> Any:
 
 
 def _probabilities(estimator: Any, x: Any) -> Any:
-    return np.log(np.maximum(estimator.predict_proba(x), 1e-30))  # bounds the loss by 69
+    return np.log(np.maximum(estimator.predict_proba(x), 1e-30))  # 1e-30 bounds the loss by 69

@@ -25,7 +25,7 @@ COLOURS = ("#3b7dd8", "#d9661f", "#2f9e5a", "#a156c9", "#c43d5b", "#8a8f98")
 class RobustnessReport:
     """The errors and losses of models under perturbations; `save` writes a page, `plot` draws a figure.
 
-    - `summary`: the numbers of the page as dicts and lists, as in the JSON file.
+    `summary` holds the numbers of the page as dicts and lists, as in the JSON file.
     """
 
     summary: dict[str, Any] = field(repr=False)
@@ -38,10 +38,10 @@ class RobustnessReport:
             worst = [levels[-1]["measures"]["worst"][kind] for levels in model["norms"].values()]
             after = " / ".join(f"{value * scale:.3g}" for value in worst)
             models.append(f"{name}: {kind} {model['clean'][kind] * scale:.3g} -> {after}{unit}")
-        place = f"{' / '.join(self.summary['norms'])} {self.summary['radii'][-1]:g}"
+        ball = f"{' / '.join(self.summary['norms'])} {self.summary['radii'][-1]:g}"
         n = len(self.summary["warnings"])
         counts = f"{self.summary['points']} points; {n} warning{'s' * (n != 1)}"
-        return f"RobustnessReport({'; '.join(models)} at {place}, {counts})"
+        return f"RobustnessReport({'; '.join(models)} at {ball}, {counts})"
 
     def plot(self) -> Any:
         """Return a matplotlib figure: a panel per norm, a curve per model, noise dashed."""
@@ -64,7 +64,7 @@ def report_json(summary: dict[str, Any]) -> str:
 
 
 def report_csv(summary: dict[str, Any]) -> str:
-    """A table with a row per model, norm, radius and measure; risks also have an eta."""
+    """A table with a row per model, norm, radius and measure; the measure "risk" also has an eta."""
     names = ("loss", "loss_stderr", "error", "error_stderr")
     stream = StringIO(newline="")
     writer = csv.DictWriter(stream, ["model", "norm", "radius", "measure", "eta", *names], restval="")
@@ -72,12 +72,12 @@ def report_csv(summary: dict[str, Any]) -> str:
     for name, model in summary["models"].items():
         for norm, levels in model["norms"].items():
             for level in levels:
-                place = {"model": name, "norm": norm, "radius": level["radius"]}
+                where = {"model": name, "norm": norm, "radius": level["radius"]}
                 for measure, numbers in level["measures"].items():
-                    writer.writerow({**place, "measure": measure, **numbers})
+                    writer.writerow({**where, "measure": measure, **numbers})
                 for risk in level["risks"]:
                     numbers = {"loss": risk["value"], "loss_stderr": risk["stderr"]}
-                    writer.writerow({**place, "measure": "risk", "eta": risk["eta"], **numbers})
+                    writer.writerow({**where, "measure": "risk", "eta": risk["eta"], **numbers})
     return stream.getvalue()
 
 
@@ -96,7 +96,7 @@ def report_html(summary: dict[str, Any]) -> str:
 
 
 def _labels(values: list[float]) -> dict[float, str]:
-    """Numbers as text, with as few digits as keep them apart, but at least three."""
+    """Numbers as text, with three digits, or as many as needed to distinguish them."""
     texts = ([f"{value:.{digits}g}" for value in values] for digits in range(3, 18))
     return dict(zip(values, next(text for text in texts if len(set(text)) == len(values)), strict=True))
 
@@ -105,7 +105,7 @@ def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: 
     """A figure with a panel per norm: the worst error of each model with its interval; noise dashed."""
     require("matplotlib", user="a plot", extra="experiments")
     figures = import_module("matplotlib.figure")
-    what, scale = ("error", 100.0) if summary["kind"] == CLASSIFIER else ("loss", 1.0)
+    quantity, scale = ("error", 100.0) if summary["kind"] == CLASSIFIER else ("loss", 1.0)
     norms = norms or summary["norms"]
     with import_module("matplotlib").rc_context(_style(ink)):
         figure = figures.Figure(figsize=(4.4 * len(norms), 3.8), layout="constrained")
@@ -117,16 +117,16 @@ def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: 
             ):
                 rows = model["norms"][norm]
                 radii = [row["radius"] for row in rows]
-                worst = [scale * row["measures"]["worst"][what] for row in rows]
-                spread = [1.96 * scale * row["measures"]["worst"][f"{what}_stderr"] for row in rows]
+                worst = [scale * row["measures"]["worst"][quantity] for row in rows]
+                spread = [1.96 * scale * row["measures"]["worst"][f"{quantity}_stderr"] for row in rows]
                 low, high = np.subtract(worst, spread), np.add(worst, spread)
-                low, high = low.clip(0), high.clip(0, 100.0 if what == "error" else None)
-                noise = [scale * row["measures"]["noise"][what] for row in rows]
+                low, high = low.clip(0), high.clip(0, 100.0 if quantity == "error" else None)
+                noise = [scale * row["measures"]["noise"][quantity] for row in rows]
                 axes.fill_between(radii, low, high, color=colour, alpha=0.2, linewidth=0)
                 axes.plot(radii, worst, "o-", color=colour, label=f"{name}, worst")
                 axes.plot(radii, noise, "--", color=colour, label=f"{name}, noise")
             axes.set_xlabel(f"{norm} radius")
-            axes.set_ylabel("error in %" if what == "error" else "squared error")
+            axes.set_ylabel("error in %" if quantity == "error" else "squared error")
             axes.set_ylim(bottom=0)
             axes.grid(alpha=0.12)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)

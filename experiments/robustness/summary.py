@@ -12,7 +12,7 @@ import numpy as np
 from phiball.backends.provenance import provenance
 from phiball.experiments.robustness.attack_suite import (
     ESTIMATE_FIELDS,
-    MOST_FRAGILE,
+    MAX_FRAGILE,
     AttackSettings,
     MeasureKey,
     Measures,
@@ -21,7 +21,7 @@ from phiball.experiments.robustness.attack_suite import (
 from phiball.experiments.robustness.models import CLASSIFIER, Model
 from phiball.refimpl.risk import Estimate
 
-SIGNIFICANT = 2.0  # standard errors by which one error must exceed another
+SIGNIFICANT = 2.0  # a difference of more than this many standard errors is significant
 
 
 def summarize_measures(
@@ -35,7 +35,12 @@ def summarize_measures(
     groups: Any,
     features: list[str] | None,
 ) -> dict[str, Any]:
-    """The numbers of a report, as dicts and lists that serialize to JSON."""
+    """The numbers of a report, as dicts and lists that serialize to JSON.
+
+    - `batches`: the results of each model, batch by batch, in the order of the points.
+    - `y`: the labels of all points; class labels are indices into `classes`.
+    - `groups`: the group of each point, or None. `features`: the names of the features, or None.
+    """
     if groups is not None and len(groups) != len(y):
         raise ValueError(f"data has {len(y)} points and {len(groups)} groups; expected one per point")
     joined = {model.name: _join(batches[model.name]) for model in models}
@@ -58,7 +63,7 @@ def summarize_measures(
 
 
 def _join(batches: list[Measures]) -> Measures:
-    """Join the batches of a model: concatenate arrays, add scalars."""
+    """Join the batches of a model: concatenate arrays, add scalars, and renumber the fragile points."""
     joined: Measures = {}
     starts = [0, *accumulate(len(batch[MeasureKey("loss")]) for batch in batches)]
     for key in batches[0]:
@@ -127,7 +132,7 @@ def _risk(found: Measures, norm: str, radius: float, eta: float) -> dict[str, An
 
 
 def _mean_increased(found: Measures, increase: Any) -> float | None:
-    """The mean of the clean loss plus a per-point increase; None without one."""
+    """The mean of the clean loss plus an increase of each point; None if `increase` is None."""
     return None if increase is None else float((found[MeasureKey("loss")] + increase).mean())
 
 
@@ -136,9 +141,9 @@ def _by_group(wrong: Any, labels: Any) -> dict[str, float]:
 
 
 def _fragile(found: Measures, norm: str, labels: Any, features: list[str] | None) -> list[dict[str, Any]]:
-    """The correctly classified points that break at the smallest radius.
+    """The correctly classified points that break at the smallest radii.
 
-    For tabular data, each lists the four features that change most.
+    For tabular data, each point comes with the four features that change most.
     """
     if MeasureKey("breaking_radius", norm) not in found:  # a regressor
         return []
@@ -146,7 +151,7 @@ def _fragile(found: Measures, norm: str, labels: Any, features: list[str] | None
     changes = found[MeasureKey("fragile_change", norm)]
     radii = found[MeasureKey("breaking_radius", norm)][index]
     out = []
-    for place in np.argsort(radii, kind="stable")[:MOST_FRAGILE]:
+    for place in np.argsort(radii, kind="stable")[:MAX_FRAGILE]:
         k, change = index[place], changes[place]
         entry: dict[str, Any] = {"index": int(k), "label": str(labels[k]), "radius": float(radii[place])}
         if change.ndim == 1:
@@ -158,7 +163,7 @@ def _fragile(found: Measures, norm: str, labels: Any, features: list[str] | None
 
 
 def _comparisons(joined: dict[str, Measures], threat: ThreatModel, kind: str) -> list[dict[str, Any]]:
-    """Paired differences in worst error between each model and the first, with intervals."""
+    """Differences in worst error between each model and the first, paired by point, with 95 % intervals."""
     first, *others = joined
     quantity = "wrong" if kind == CLASSIFIER else "loss"
     out = []
@@ -201,14 +206,14 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
 def _masked_gradients(name: str, found: Measures, norm: str, threat: ThreatModel) -> list[str]:
     """A warning if an attack without gradients finds significantly more errors than PGM."""
     for radius in threat.radii:
-        for weak, words in {"sampling": "random points", "search": "random search"}.items():
-            strong, other = (found.get(MeasureKey("wrong", norm, radius, a)) for a in ("pgm", weak))
-            if strong is None or other is None or len(other) < 2:
+        for attack, text in {"sampling": "random points", "search": "random search"}.items():
+            pgm, other = (found.get(MeasureKey("wrong", norm, radius, a)) for a in ("pgm", attack))
+            if pgm is None or other is None or len(other) < 2:
                 continue
-            gap = other - strong
+            gap = other - pgm
             if gap.mean() > max(SIGNIFICANT * gap.std(ddof=1) / sqrt(len(gap)), 0):
                 return [
-                    f"{name}, {norm} {radius:g}: the error is {100 * other.mean():.1f} % under {words}, but "
-                    f"{100 * strong.mean():.1f} % under PGM: the gradients are masked, so do not trust PGM"
+                    f"{name}, {norm} {radius:g}: the error is {100 * other.mean():.1f} % under {text}, but "
+                    f"{100 * pgm.mean():.1f} % under PGM: the gradients are masked, so do not trust PGM"
                 ]
     return []

@@ -1,4 +1,4 @@
-"""The paper's numbers beside the numbers on the studies' pages."""
+"""The paper's numbers next to the numbers on the studies' pages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from phiball.verification.framework.comparison import Comparison
 
-_THREE = ("", "the paper", "ours")
+_COLUMNS = ("", "the paper", "ours")
 # Keys: the folder of a study and its main figure. A test compares the numbers with the study's page.
 COMPARISONS = {
     ("worst_case", "densities-scaled.png"): Comparison(
         "Section 2.2",
         "Worst-case densities of a random network's loss on [-5, 5] (Figures 1 and 2)",
-        _THREE,
+        _COLUMNS,
         (
             ("local maxima of the loss", "many", "7; 89 of 100 other networks have 3 or more"),
             ("the maximum lies", "close to x = 5", "in [4, 5] for 4 of 100 other networks"),
@@ -71,7 +71,7 @@ COMPARISONS = {
     ("pricing", "improvement.png"): Comparison(
         "Section 6.3",
         "Improvement over ERM of pricing rules, in percent (Figure 5)",
-        _THREE,
+        _COLUMNS,
         (
             ("regularised above unregularised", "for all scenarios", "in 20 of 20 scenarios"),
             ("regularised: SG, RT-MLMC", "", "9.2-33.5 %"),

@@ -2,10 +2,10 @@
 
 Attacked images are not clipped to the range of the pixels.
 
-APGD (Croce and Hein, "Reliable evaluation of adversarial robustness") adapts its step size. Steps have
-momentum, and the first size is twice the radius. At each checkpoint the step size of an image is halved, and
-the attack restarts from its best point, if too few steps have increased the loss since the last checkpoint,
-or if neither the step size nor the best loss has changed.
+APGD (Croce and Hein, "Reliable evaluation of adversarial robustness") takes steps with momentum, and adapts
+the step size of each image, which is twice the radius at first. At each checkpoint it is halved, and the
+attack restarts from its best point, if too few steps have increased the loss since the last checkpoint, or if
+neither the step size nor the best loss has changed since then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phiball.refimpl import Ball, pgm, white_noise
 ATTACK_NORMS = ("l2", "linf")
 CHUNK = 500  # images attacked at a time
 MOMENTUM = 0.75  # the weight of the new step in APGD
-RISES = 0.75  # the fraction of steps between checkpoints that must increase the loss
+MIN_RISES = 0.75  # the fraction of steps between checkpoints that must increase the loss
 LOSSES = ("ce", "dlr")
 
 
@@ -42,37 +42,37 @@ def error_percentage(correct: list[Array]) -> float:
     return 100.0 * (count - sum(int(part.sum()) for part in correct)) / count
 
 
-def after_pgm(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, rng: Rng) -> Array:
-    """Return the images of the mask `ok` that PGM from a random point does not fool."""
-    still = ok.clone()
-    if ok.any():
+def after_pgm(model: Any, x: Array, y: Array, correct: Array, ball: Ball, steps: int, rng: Rng) -> Array:
+    """Return the mask of the `correct` images that PGM from a random point does not fool."""
+    withstood = correct.clone()
+    if correct.any():
         # In float32, gradients vanish for confident predictions.
-        loss = cross_entropy_loss(lambda x: model(x).double(), y[ok])
-        attacked = pgm(loss, x[ok], ball, steps=steps, rng=rng, keep_best=False)
-        still[ok] = is_correct(model, attacked, y[ok])
-    return still
+        loss = cross_entropy_loss(lambda x: model(x).double(), y[correct])
+        attacked = pgm(loss, x[correct], ball, steps=steps, rng=rng, keep_best=False)
+        withstood[correct] = is_correct(model, attacked, y[correct])
+    return withstood
 
 
-def after_apgd(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, rng: Rng) -> Array:
-    """Return the images of the mask `ok` that APGD fools neither by cross-entropy nor by dlr."""
-    still = ok.clone()
+def after_apgd(model: Any, x: Array, y: Array, correct: Array, ball: Ball, steps: int, rng: Rng) -> Array:
+    """Return the mask of the `correct` images that APGD fools with none of its LOSSES."""
+    withstood = correct.clone()
     for kind in LOSSES:
-        if still.any():
-            _, fooled = apgd(model, x[still], y[still], ball, steps=steps, rng=rng, kind=kind)
-            still[still.clone()] = ~fooled
-    return still
+        if withstood.any():
+            _, fooled = apgd(model, x[withstood], y[withstood], ball, steps=steps, rng=rng, kind=kind)
+            withstood[withstood.clone()] = ~fooled
+    return withstood
 
 
 # --- APGD -------------------------------------------------------------------------------------------
 
 
 def checkpoints(steps: int) -> list[int]:
-    """Return the steps after which the step size is updated, as in the article."""
-    shares = [0.0, 0.22]
-    while shares[-1] < 1:
-        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
-    # Rounded, since a rounding error of the sum could move a checkpoint to the next integer.
-    return sorted({ceil(round(share * steps, 9)) for share in shares[1:] if round(share, 9) < 1})
+    """Return the steps after which step sizes are updated, as in the article."""
+    fractions = [0.0, 0.22]
+    while fractions[-1] < 1:
+        fractions.append(fractions[-1] + max(fractions[-1] - fractions[-2] - 0.03, 0.06))
+    # Without `round`, a rounding error could move a checkpoint to the next integer.
+    return sorted({ceil(round(f * steps, 9)) for f in fractions[1:] if round(f, 9) < 1})
 
 
 def image_losses(logits: Array, y: Array, kind: str) -> Array:
@@ -94,45 +94,47 @@ def apgd(
 ) -> tuple[Array, Array]:
     """Return the points with the largest loss found, and the mask of images that were fooled.
 
-    Starts from a uniform point of the ball and computes steps + 1 gradients.
+    The attack starts from a uniform point of the ball and computes steps + 1 gradients.
     """
     torch = import_module("torch")
     event = x.ndim - 1
     unit = Ball(ball.norm, 1.0)
 
-    def wide(values: Array) -> Array:
+    def per_image(values: Array) -> Array:  # to be broadcast with x
         return values.reshape(-1, *[1] * event)
 
-    def at(points: Array) -> tuple[Array, Array, Array]:
+    def evaluate(points: Array) -> tuple[Array, Array, Array]:  # losses, gradients, misclassified
         points = points.detach().requires_grad_()
         logits = model(points).double()  # in float32, gradients vanish for confident predictions
         values = image_losses(logits, y, kind)
-        (slope,) = torch.autograd.grad(values.sum(), points)
-        return values.detach(), slope, logits.detach().argmax(-1) != y
+        (gradient,) = torch.autograd.grad(values.sum(), points)
+        return values.detach(), gradient, logits.detach().argmax(-1) != y
 
     now = white_noise(x, ball, rng=rng)
-    value, slope, fooled = at(now)
-    best, top, best_slope = now, value, slope
+    value, gradient, fooled = evaluate(now)
+    best, best_value, best_gradient = now, value, gradient
     before = now
-    step = torch.full_like(x[(slice(None), *[0] * event)], 2 * ball.radius)
-    last, last_top = 0, top  # step and best loss of the last checkpoint
-    rises = torch.zeros_like(top)  # steps since then that increased the loss
+    size = torch.full_like(x[(slice(None), *[0] * event)], 2 * ball.radius)
+    last, last_best = 0, best_value  # number of steps and best loss at the last checkpoint
+    rises = torch.zeros_like(value)  # steps since the last checkpoint that increased the loss
     halved = rises > 0
     for done in range(1, steps + 1):
-        aim = ball.project(now + wide(step) * unit.steepest(slope, event_ndim=event), x, event_ndim=event)
-        share = 1.0 if done == 1 else MOMENTUM
-        moved = now + share * (aim - now) + (1 - share) * (now - before)
+        stepped = now + per_image(size) * unit.steepest(gradient, event_ndim=event)
+        target = ball.project(stepped, x, event_ndim=event)
+        weight = 1.0 if done == 1 else MOMENTUM
+        moved = now + weight * (target - now) + (1 - weight) * (now - before)
         before, now = now, ball.project(moved, x, event_ndim=event)
-        fresh, slope, wrong = at(now)
+        new_value, gradient, wrong = evaluate(now)
         fooled = fooled | wrong
-        rises = rises + (fresh > value)
-        value, better = fresh, fresh > top
-        best, top = torch.where(wide(better), now, best), torch.where(better, fresh, top)
-        best_slope = torch.where(wide(better), slope, best_slope)
+        rises = rises + (new_value > value)
+        value, better = new_value, new_value > best_value
+        best, best_value = torch.where(per_image(better), now, best), torch.where(better, value, best_value)
+        best_gradient = torch.where(per_image(better), gradient, best_gradient)
         if done in checkpoints(steps):
-            halved = (rises < RISES * (done - last)) | (~halved & (top == last_top))
-            last, last_top, rises = done, top, torch.zeros_like(top)
-            step = torch.where(halved, step / 2, step)
-            now, slope = torch.where(wide(halved), best, now), torch.where(wide(halved), best_slope, slope)
-            value = torch.where(halved, top, value)
+            halved = (rises < MIN_RISES * (done - last)) | (~halved & (best_value == last_best))
+            last, last_best, rises = done, best_value, torch.zeros_like(value)
+            size = torch.where(halved, size / 2, size)
+            now = torch.where(per_image(halved), best, now)
+            gradient = torch.where(per_image(halved), best_gradient, gradient)
+            value = torch.where(halved, best_value, value)
     return best, fooled

@@ -9,7 +9,7 @@ from typing import Any
 
 from phiball.refimpl.validation import valid_count
 
-SIDE = 28
+CNN_SIZE = 28  # pixels per row and column
 
 
 @contextmanager
@@ -25,9 +25,9 @@ def cnn(width: int = 64, *, seed: int = 0) -> Any:
     """Return the convolutional network of Section 6.1: images (N, 1, 28, 28) to ten classes.
 
     Filters of 8 x 8 (stride 2, padding 3), 6 x 6 (stride 2) and 5 x 5, an ELU after each, and a linear layer.
-    The paper gives only the sizes of the filters; their numbers (64, 128, 128 at the default `width`) and
-    strides are from Sinha, Namkoong and Duchi, whose setup it follows. A `width` of 16 trains about ten times
-    faster. `seed` sets the initial weights; torch's global generator is not changed.
+    The paper gives only the sizes of the filters. Their numbers (64, 128, 128 at the default `width`) and
+    strides are from Sinha, Namkoong and Duchi, whose set-up the paper follows. A `width` of 16 trains about
+    ten times faster. `seed` sets the initial weights; torch's global generator is not changed.
 
     >>> import torch
     >>> from phiball.experiments.training.image_networks import cnn
@@ -46,7 +46,7 @@ def cnn(width: int = 64, *, seed: int = 0) -> Any:
 
 
 def dense(shape: tuple[int, int], width: int = 16, *, seed: int = 0) -> Any:
-    """Return a dense network with 8 `width` hidden units and ELU: images (N, 1, *shape) to ten classes."""
+    """Return a network with one hidden layer of 8 * width ELU units: images (N, 1, *shape) to ten classes."""
     width = valid_count("width", width)
     with torch_seed(seed) as torch:
         nn = torch.nn
@@ -57,4 +57,4 @@ def dense(shape: tuple[int, int], width: int = 16, *, seed: int = 0) -> Any:
 
 def network(shape: tuple[int, int], width: int = 64, *, seed: int = 0) -> Any:
     """Return the network for images (N, 1, *shape): `cnn` for 28 x 28, `dense` for smaller images."""
-    return cnn(width, seed=seed) if min(shape) == SIDE else dense(shape, width, seed=seed)
+    return cnn(width, seed=seed) if min(shape) == CNN_SIZE else dense(shape, width, seed=seed)

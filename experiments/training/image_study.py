@@ -1,4 +1,4 @@
-"""The base of studies that train networks on images: shared options, two stages, training and attacks."""
+"""The base class of studies that train networks on images: options, two stages, training and attacks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ImageConfig(StudyConfig):
     data: tuple[str, ...] = option(("mnist", "fashion-mnist", "kmnist"), "Data sets.", NAMES)
     data_dir: str = option(
         "",
-        "The folder of the data sets; by default PHIBALL_DATA, or they are downloaded.",
+        "The folder of the data sets; by default PHIBALL_DATA, else they are downloaded.",
         affects_results=False,
     )
     train: int = option(60000, "The maximal number of training images.")
     held_out: int = option(5000, "Training images held out to choose settings.")
-    judged: int = option(1000, "Held-out images that are attacked.")
+    judged: int = option(1000, "Held-out images that are attacked to choose settings.")
     attacked: int = option(10000, "Test images that are attacked.")
     width: int = option(64, "Filters of the first layer; 16 is a narrow network.")
     epochs: int = option(30, "Passes over the training images.")
@@ -66,14 +66,15 @@ ConfigT = TypeVar("ConfigT", bound=ImageConfig)
 class ImageStudy(Study[ConfigT]):
     """A study in two stages, in which each task trains a network and attacks it.
 
-    `choose`: networks with candidate settings are trained on a part of the training images and attacked on
-    the rest. `report`: networks with the best settings are trained on all training images and attacked on the
-    test images. The methods of a trial share a seed: initial weights, order of the data and attacks.
+    In the stage `choose`, networks with candidate settings are trained on a part of the training images and
+    attacked on the rest. In the stage `report`, networks with the best settings are trained on all training
+    images and attacked on the test images. The methods of a trial share a seed, which sets the initial
+    weights, the order of the data and the attacks.
     """
 
     @abstractmethod
     def tasks(self, config: ConfigT, judged: list[Row] | None = None) -> list[Task]:
-        """Return the tasks of the first stage or, given its rows, of the second."""
+        """Return the tasks of the first stage or, given its rows `judged`, of the second."""
 
     @abstractmethod
     def method(self, config: ConfigT, task: Task) -> Method:
@@ -87,7 +88,7 @@ class ImageStudy(Study[ConfigT]):
     def attack(
         self, config: ConfigT, task: Task, model: Any, train_x: Array, x: Array, y: Array, rng: Rng
     ) -> Row:
-        """Return errors in % on the images (x, y), by name."""
+        """Return errors in % on the images (x, y), by the name of the attack."""
 
     @abstractmethod
     def attack_work(self, config: ConfigT, task: Task) -> float:
@@ -98,7 +99,7 @@ class ImageStudy(Study[ConfigT]):
         self.prepare(config)
 
         def rows(tasks: list[Task]) -> list[Row]:
-            # The seed of a trial does not depend on the number of trials.
+            # Seed by the trial, so that the seeds do not depend on the number of trials.
             seeded = [{**task, "seed": _integer(rng.keyed(f"trial {task['trial']}"))} for task in tasks]
             return (map_tasks or run_serially)(self, config, seeded, rng) if seeded else []
 
@@ -125,19 +126,18 @@ class ImageStudy(Study[ConfigT]):
         rng = as_rng(task["seed"])
         model = network(tuple(x.shape[2:]), config.width, seed=_integer(rng.keyed("weights")))
         model.to(config.device)
-        # A task may resume on another device of the same kind.
+        # Record cuda:1 as cuda, since a task may resume on another device of the same kind.
         settings = {**result_settings(config), "device": config.device.partition(":")[0]}
         file = task_dir.file("network.pt")
+        about = {**settings, **task, "data": images.digest}
         curve = train_network(
             model,
             method.objective,
             (x, y),
             self.schedule(config, task),
             rng.keyed("training"),
-            kept_points=method.first and method.first(x, rng.keyed("first")),
-            checkpoint=None
-            if file is None
-            else Checkpoint(file, {**settings, **task, "data": images.digest}),
+            state=method.initial_state and method.initial_state(x, rng.keyed("first")),
+            checkpoint=None if file is None else Checkpoint(file, about),
         )
         errors = self.attack(config, task, model, x, test_x, test_y, rng.keyed("attacks"))
         return {

@@ -1,15 +1,14 @@
 """The training loop, with checkpoints: a killed training resumes, and ends with the same weights.
 
 A checkpoint holds everything that the next step depends on: weights, optimizer, random state, and the
-position in the data. It also records the settings of its training, and is refused by any other.
+position in the data. It also records the settings of its training; a training with other settings refuses it.
 
-Under torchrun, each process takes its part of every batch. The first process writes the checkpoint with the
-random state of all, and all resume from it.
+Under torchrun, each process takes its part of every batch. The first process writes the checkpoint, with the
+random states of all processes, and all processes resume from it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -24,6 +23,7 @@ import numpy as np
 from phiball.backends import Array, Rng
 from phiball.backends.files import atomic_write, open_regular
 from phiball.backends.provenance import differences
+from phiball.experiments.framework.tasks import as_json
 from phiball.experiments.training.ranks import Ranks
 from phiball.experiments.training.training_methods import Loss, Objective, StatefulObjective
 from phiball.refimpl import pointwise_loss
@@ -68,7 +68,7 @@ class Checkpoint:
     """The file that a training is saved to and resumed from.
 
     - `file`: written every `save_every` seconds and at the end.
-    - `about`: the settings that the training depends on, as JSON; other checkpoints are refused.
+    - `about`: the settings that the training depends on, as JSON; a file with other settings is refused.
     """
 
     file: Path
@@ -83,39 +83,30 @@ def train_network(
     schedule: Schedule,
     rng: Rng,
     *,
-    kept_points: Array | None = None,
+    state: Array | None = None,
     checkpoint: Checkpoint | None = None,
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
 ) -> list[float]:
     """Train `model` in place by Adam on the data (x, y), and return the mean loss of each epoch.
 
     - `objective(loss, x, rng)`: the scalar that a batch is trained with.
-    - `rng`: the random order of the data and the draws of the objective.
-    - `kept_points`: the state of a `StatefulObjective`, one row per data point. The objective is called with
-      the rows of the batch as a fourth argument, and returns the scalar and the new rows. The array is
-      updated in place and is part of the checkpoint. Not supported under torchrun.
-    - `checkpoint`: a killed training resumes when it is called again with a model of the same initial
-      weights, the same checkpoint and rng, and ends with the weights of an uninterrupted run.
+    - `rng`: generates the order of the data and the draws of the objective.
+    - `state`: the state of a `StatefulObjective`, one row per data point. The objective is called with the
+      rows of the batch as a fourth argument, and returns the scalar and the new rows. The array is updated in
+      place and is part of the checkpoint. Not supported under torchrun.
+    - `checkpoint`: after a kill, the same call, with the same initial weights and rng, resumes from the
+      checkpoint and ends with the weights of an uninterrupted run.
     - `on_step(done, total, loss)`: called after every step.
     """
     torch = import_module("torch")
     x, y = data
     ranks = Ranks.here()
-    if kept_points is not None and ranks.count > 1:
-        raise ValueError(f"kept_points is an array, and there are {ranks.count} processes; expected one")
-    together = {"ranks": ranks.count} if ranks.count > 1 else {}
-    # Converted to JSON's types, since `read_checkpoint` does not load NumPy's numbers.
-    about = json.loads(
-        json.dumps(
-            {
-                **(checkpoint.about if checkpoint else {}),
-                **together,
-                "plan": schedule.settings(),
-                "images": list(x.shape),
-            },
-            default=lambda v: v.tolist(),
-        )
-    )
+    if state is not None and ranks.count > 1:
+        raise ValueError(f"state is an array, and there are {ranks.count} processes; expected one process")
+    shared = {"ranks": ranks.count} if ranks.count > 1 else {}
+    plan = {"plan": schedule.settings(), "images": list(x.shape)}
+    # As JSON, because `read_checkpoint` does not load NumPy numbers.
+    about = as_json({**(checkpoint.about if checkpoint else {}), **shared, **plan})
     steps = ceil(len(x) / schedule.batch)
     total = schedule.epochs * steps
     order, rng = rng.spawn(2)
@@ -123,20 +114,20 @@ def train_network(
     rng = ranks.rng(rng)
     optimizer = torch.optim.Adam(model.parameters(), lr=float(schedule.rate))
     curve: list[float] = []  # mean losses of finished epochs
-    seen: list[float] = []  # losses of this epoch's steps
+    losses: list[float] = []  # of the steps of this epoch
     first = 0
     if checkpoint is not None and checkpoint.file.exists():
-        kept = read_checkpoint(checkpoint.file, about)
-        model.load_state_dict(kept["model"])
-        first, curve, seen = kept["step"], kept["curve"], kept["seen"]
+        saved = read_checkpoint(checkpoint.file, about)
+        model.load_state_dict(saved["model"])
+        first, curve, losses = saved["step"], saved["curve"], saved["losses"]
         if first < total:
-            optimizer.load_state_dict(kept["optimizer"])
-            if kept_points is not None:
-                kept_points.copy_(kept["kept_points"])
-            rng = Rng.restore(kept["rng"][ranks.rank] if together else kept["rng"])
-    called = ranks.wrap(model)
+            optimizer.load_state_dict(saved["optimizer"])
+            if state is not None:
+                state.copy_(saved["state"])
+            rng = Rng.restore(saved["rng"][ranks.rank] if shared else saved["rng"])
+    averaging_model = ranks.wrap(model)
     evaluate: Callable[..., Any] = objective
-    saved = monotonic()
+    last_save = monotonic()
     for step in range(first, total):
         epoch, place = divmod(step, steps)
         if place == 0 or step == first:
@@ -147,33 +138,33 @@ def train_network(
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate_at(step, total)
         part, factor = ranks.part(batch)
-        given = cross_entropy_loss(called, y[part]), x[part], rng
-        if kept_points is None:
-            loss = evaluate(*given)
+        arguments = cross_entropy_loss(averaging_model, y[part]), x[part], rng
+        if state is None:
+            loss = evaluate(*arguments)
         else:
-            loss, kept_points[part] = evaluate(*given, kept_points[part])
-        loss = loss * factor if together else loss
+            loss, state[part] = evaluate(*arguments, state[part])
+        loss = loss * factor if shared else loss
         loss.backward()
         optimizer.step()
-        seen.append(ranks.mean(loss.detach()))
-        if not isfinite(seen[-1]):
-            raise ValueError(f"the training loss is {seen[-1]} at step {step + 1}; a smaller rate may help")
+        losses.append(ranks.mean(loss.detach()))
+        if not isfinite(losses[-1]):
+            raise ValueError(f"the training loss is {losses[-1]} at step {step + 1}; a smaller rate may help")
         if place == steps - 1:
-            curve.append(float(np.mean(seen)))
-            seen = []
-        on_step(step + 1, total, float(np.mean(seen)) if seen else curve[-1])
+            curve.append(float(np.mean(losses)))
+            losses = []
+        on_step(step + 1, total, float(np.mean(losses)) if losses else curve[-1])
         if checkpoint is None:
             continue
-        if step + 1 == total or ranks.broadcast_object(monotonic() - saved >= checkpoint.save_every):
-            state = {"about": about, "step": step + 1, "curve": curve, "seen": seen}
+        if step + 1 == total or ranks.broadcast_object(monotonic() - last_save >= checkpoint.save_every):
+            content = {"about": about, "step": step + 1, "curve": curve, "losses": losses}
             if step + 1 < total:  # the last checkpoint holds only the network
-                drawn = ranks.gather(rng.state())
-                state |= {"optimizer": optimizer.state_dict(), "rng": drawn if together else drawn[0]}
-                state |= {} if kept_points is None else {"kept_points": kept_points}
+                states = ranks.gather(rng.state())
+                content |= {"optimizer": optimizer.state_dict(), "rng": states if shared else states[0]}
+                content |= {} if state is None else {"state": state}
             if ranks.rank == 0:
-                write_checkpoint(checkpoint.file, {**state, "model": model.state_dict()})
-            ranks.broadcast_object(True)  # a barrier: all wait until it is written
-            saved = monotonic()
+                write_checkpoint(checkpoint.file, {**content, "model": model.state_dict()})
+            ranks.broadcast_object(True)  # a barrier: all processes wait for the file
+            last_save = monotonic()
     return curve
 
 
@@ -187,7 +178,7 @@ def write_checkpoint(file: Path, content: dict[str, Any]) -> None:
 def read_checkpoint(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Read a checkpoint, without running code that it may contain.
 
-    Raise ValueError for a damaged or foreign file, or a checkpoint of another training than `about`.
+    Raise ValueError for a damaged or unrelated file, or a checkpoint with settings other than `about`.
     """
     torch = import_module("torch")
     remedy = "delete it to train from the start"
@@ -199,14 +190,14 @@ def read_checkpoint(file: Path, about: Mapping[str, Any] | None = None) -> dict[
                 if packed.testzip():
                     raise ValueError("a checksum is wrong")  # torch does not check them
             stream.seek(0)
-            kept = torch.load(stream, map_location="cpu", weights_only=True)
+            saved = torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load raises almost anything
             raise ValueError(
                 f"{file} is damaged or not a checkpoint ({type(error).__name__}); {remedy}"
             ) from error
-    if not isinstance(kept, dict) or not {"about", "step", "curve", "seen", "model"} <= kept.keys():
+    if not isinstance(saved, dict) or not {"about", "step", "curve", "losses", "model"} <= saved.keys():
         raise ValueError(f"{file} is not a checkpoint of this program; {remedy}")
-    if about is not None and kept["about"] != about:
-        different = differences(kept["about"], dict(about))
+    if about is not None and saved["about"] != about:
+        different = differences(saved["about"], dict(about))
         raise ValueError(f"{file} is a checkpoint of another training: {different}; {remedy}")
-    return dict(kept)
+    return dict(saved)

@@ -36,13 +36,13 @@ class Ranks:
         return rng if self.count == 1 else rng.keyed(f"rank {self.rank} of {self.count}")
 
     def part(self, batch: Array) -> tuple[Array, float]:
-        """Return this process's part of a batch, and the factor of its mean loss.
+        """Return this process's part of a batch, and a factor for the mean loss of the part.
 
         With these factors the average over the processes is the mean loss of the batch. If a batch has fewer
-        data points than there are processes, the others take one with a factor of 0.
+        data points than there are processes, the remaining processes take one with a factor of 0.
         """
-        own = batch[self.rank :: self.count]
-        return (own, self.count * len(own) / len(batch)) if len(own) else (batch[:1], 0.0)
+        part = batch[self.rank :: self.count]
+        return (part, self.count * len(part) / len(batch)) if len(part) else (batch[:1], 0.0)
 
     def mean(self, loss: Array) -> float:
         """Return the average of a number over the processes."""
@@ -53,7 +53,7 @@ class Ranks:
         return float(total) / self.count
 
     def broadcast_object(self, flag: bool) -> bool:
-        """Return the flag of the first process, since clocks differ."""
+        """Return the flag of the first process, because the clocks of processes differ."""
         return flag if self.count == 1 else broadcast_object(flag)
 
     def gather(self, value: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Small classifiers that train in seconds, and test images."""
+"""Small classifiers that train in seconds, with their test images."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from phiball.experiments.training.image_networks import torch_seed
 from phiball.experiments.training.loop import Schedule, cross_entropy_loss, train_network
 from phiball.experiments.training.training_methods import Objective, StatefulObjective, mean_loss
 
-TEST_IMAGES = 32  # of `small_classifier`
-TRAIN_IMAGES = 6000  # at most
+TEST_IMAGES, MAX_TRAIN_IMAGES = 32, 6000  # of `small_classifier`
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ def small_classifier(seed: int = 0, *, epochs: int = 10) -> Classifier:
     MNIST is used if PHIBALL_DATA names a folder that contains `mnist/`. Images are flat: (N, d).
     """
     data = images.load("mnist" if os.environ.get(images.VARIABLE) else "digits")
-    (x, y), (test_x, test_y) = data.tensors("train", 0, TRAIN_IMAGES), data.tensors("test", 0, TEST_IMAGES)
+    x, y = data.tensors("train", 0, MAX_TRAIN_IMAGES)
+    test_x, test_y = data.tensors("test", 0, TEST_IMAGES)
     x, test_x = x.flatten(1), test_x.flatten(1)
 
     def layers(nn: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Training methods: objectives of a batch, and their cost."""
+"""Training methods: the objective that is minimised on each batch, and its cost."""
 
 from __future__ import annotations
 
@@ -8,38 +8,28 @@ from functools import partial
 from importlib import import_module
 
 from phiball.backends import Array, Rng
-from phiball.refimpl import (
-    ENTROPIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    RegularizedLoss,
-    Tilted,
-    Uniform,
-    fgm,
-)
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, Divergence, RegularizedLoss, Tilted, Uniform, fgm
 
 UNWEIGHTED_ETA = 1e6  # so large that all perturbed points have equal weights
 
 Loss = Callable[[Array, Array], Array]  # (points, indices of their data points) -> losses
 Objective = Callable[[Loss, Array, Rng], Array]  # (loss, batch, generator) -> scalar to minimise
-# The same with a state per data point; returns the scalar and the new state.
+# An objective with a state per data point, the last argument; returns the scalar and the new state.
 StatefulObjective = Callable[[Loss, Array, Rng, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A training method: its family and setting, evaluations per data point, and its objective.
+    """A training method: family, setting, evaluations per data point, and objective.
 
-    `first(x, rng)` returns the initial state of a `StatefulObjective`.
+    `initial_state(x, rng)` returns the initial state of a `StatefulObjective`.
     """
 
     family: str
     setting: str
     evaluations: float
     objective: Objective | StatefulObjective = field(compare=False)
-    first: Callable[[Array, Rng], Array] | None = field(default=None, compare=False)
+    initial_state: Callable[[Array, Rng], Array] | None = field(default=None, compare=False)
 
 
 def mean_loss(loss: Loss, x: Array, rng: Rng | None = None) -> Array:
@@ -55,7 +45,7 @@ def plain_training() -> Method:
 def adversarial_training(
     family: str, setting: str, evaluations: float, attack: Callable[..., Array]
 ) -> Method:
-    """Return training at the points `attack(loss, x, rng)`."""
+    """Return training at the perturbed points `attack(loss, x, rng)`."""
 
     def objective(loss: Loss, x: Array, rng: Rng) -> Array:
         return mean_loss(loss, attack(loss, x, rng))
@@ -77,7 +67,7 @@ def regularized_training(
 ) -> Method:
     """Return training with the regularised loss, estimated at uniform points of the ball."""
     objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform())
-    return Method(family, setting, estimator.evaluations, partial(_by_objective, objective))
+    return Method(family, setting, estimator.evaluations, partial(_evaluate, objective))
 
 
 def tilted_training(
@@ -85,8 +75,8 @@ def tilted_training(
 ) -> Method:
     """Return training at one tilted point of the ball."""
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal)
-    return Method(family, setting, 2, partial(_by_objective, objective))
+    return Method(family, setting, 2, partial(_evaluate, objective))
 
 
-def _by_objective(objective: RegularizedLoss, loss: Loss, x: Array, rng: Rng) -> Array:
+def _evaluate(objective: RegularizedLoss, loss: Loss, x: Array, rng: Rng) -> Array:
     return objective(loss, x, rng=rng)

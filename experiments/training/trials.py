@@ -1,4 +1,4 @@
-"""Statistics of trials: means, and differences between methods within trials."""
+"""Statistics over trials: means of a method, and paired differences between two methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from math import inf, nan, sqrt
+from math import inf, isnan, nan, sqrt
 from statistics import fmean, stdev
 
 from phiball.experiments.framework.tasks import Row, Table
@@ -21,7 +21,7 @@ def trial_rows(table: Table, data: str, method: str) -> list[Row]:
 
 
 def values(table: Table, data: str, method: str, columns: Iterable[str]) -> list[float]:
-    """Return the mean over some columns for each trial."""
+    """Return the mean over the columns for each trial of a method."""
     columns = list(columns)
     return [fmean(row[name] for name in columns) for row in trial_rows(table, data, method)]
 
@@ -45,12 +45,12 @@ def plus_minus(numbers: list[float]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """The error of a method minus that of `other` over common trials, in percentage points."""
+    """The error of a method minus the error of `other`, paired by trial, in percentage points."""
 
     other: str
     mean: float
     stderr: float
-    bound: float  # a larger difference is significant
+    bound: float  # the difference is significant if it exceeds this
 
     @property
     def sign(self) -> int:
@@ -58,28 +58,25 @@ class Difference:
         return (self.mean > self.bound) - (self.mean < -self.bound)
 
     def __str__(self) -> str:
-        bar = "" if self.stderr != self.stderr else f" ± {self.stderr:.1f}"
-        return f"{self.mean:+.1f}{bar}"
+        return f"{self.mean:+.1f}" + ("" if isnan(self.stderr) else f" ± {self.stderr:.1f}")
 
 
-def difference(table: Table, data: str, columns: list[str], ours: str, other: str) -> Difference | None:
-    """Return the mean over columns of `ours` minus `other`; None without a common trial.
+def difference(table: Table, data: str, columns: list[str], method: str, other: str) -> Difference | None:
+    """Return the error of `method` minus `other`, a mean over columns; None without a common trial.
 
-    It is significant if it is outside Student's interval and larger than one image.
+    It is significant if it exceeds both the half-width of Student's interval and one image.
     """
-    first, second = (
-        {row["trial"]: row for row in trial_rows(table, data, method)} for method in (ours, other)
-    )
+    first, second = ({row["trial"]: row for row in trial_rows(table, data, m)} for m in (method, other))
     pairs = [(row, second[trial]) for trial, row in first.items() if trial in second]
     if not pairs:
         return None
     differences = [fmean(a[name] for name in columns) - fmean(b[name] for name in columns) for a, b in pairs]
-    bar, image = standard_error_of_mean(differences), 100 / pairs[0][0]["tested on"]
-    bound = max(student(len(differences)) * bar, image) if len(differences) > 1 else inf
-    return Difference(other, fmean(differences), bar, bound)
+    stderr, image = standard_error_of_mean(differences), 100 / pairs[0][0]["tested on"]
+    bound = max(student(len(differences)) * stderr, image) if len(differences) > 1 else inf
+    return Difference(other, fmean(differences), stderr, bound)
 
 
 @cache
 def student(trials: int) -> float:
-    """Return the half-width of Student's interval of level LEVEL, in standard errors."""
+    """Return the half-width of Student's interval at confidence LEVEL, in standard errors."""
     return float(import_module("scipy.stats").t.ppf((1 + LEVEL) / 2, trials - 1))

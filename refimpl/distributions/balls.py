@@ -1,8 +1,8 @@
-"""Balls of a norm: uniform and tilted samples.
+"""Norm balls around data points, with uniform and tilted sampling.
 
-The reference distribution nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). Its volume does
-not depend on z here, because the ball is taken in all of R^d. The paper restricts the ball to the domain of
-the data, where the volume varies near the boundary (see `Ball.clip`).
+The reference distribution nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). The paper
+intersects the ball with the domain of the data, so that its volume depends on z near the boundary. Here it is
+the whole ball in R^d (see `Ball.clip`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Ball(Geometry):
     Arguments:
     - `norm`: $p$, a number of at least 1 or inf, or "l1", "l2", "linf".
     - `radius`: $\rho$, a nonnegative number.
-    - `clip`: None, or (lo, hi) for data in the box [lo, hi]^d. Samples are drawn in the whole ball and
-      clipped to the box, so they stay in the ball. Their distribution is uniform inside the box, with the
-      remaining mass on its faces; it is not uniform on the intersection. `sample` and `project` respect the
-      box. The moments, the volume and `steepest` refer to the whole ball.
+    - `clip`: None, or (lo, hi) for data in the box [lo, hi]^d. Samples are drawn in the whole ball and then
+      clipped to the box, which keeps them in the ball. Mass from outside the box ends up on its faces, so the
+      samples are not uniform on the intersection. `sample` and `project` respect the box; the moments, the
+      volume and `steepest` refer to the whole ball.
     - `feature_scale`: None, or scales sigma that broadcast to a point: the ball is then
-      {sigma b : |b|_p <= radius}. A coordinate of scale 0 is fixed and does not count as a dimension: the
-      distribution is uniform in the others. An array (N,) + event has scales for N data points; see `masked`.
+      {sigma b : |b|_p <= radius}. A coordinate of scale 0 is fixed, and is not counted as a dimension. An
+      array (N,) + event has different scales for each of N data points; see `masked`.
 
-    Every method takes `event_ndim`, the number of trailing axes that make up one point: 1 for vectors, 3 for
-    images (channels, height, width), 0 for numbers. The axes before them are a batch.
+    Arrays of points have shape batch + event: the last `event_ndim` axes, an argument of every method, make
+    up one point (1 for vectors, 3 for images (channels, height, width), 0 for numbers).
 
     Reference: Eq. (def:nu:z) of Section 2.
 
@@ -86,11 +86,11 @@ class Ball(Geometry):
         return f"Ball({', '.join([f'norm={self.norm}', f'radius={self.radius}', *shown])})"
 
     def masked(self, mask: Any) -> Ball:
-        """The ball in which coordinates with a zero or False `mask` are fixed.
+        """The same ball, but with coordinates fixed where `mask` is zero or False.
 
         Arguments:
-        - `mask`: booleans or numbers that broadcast to a point, or to the data points (N,) + event: for
-          padded sequences, one mask per data point. The radius applies to the whole point.
+        - `mask`: booleans or numbers that broadcast to a point, or to all data points (N,) + event, for
+          example for padded sequences. The radius applies to the whole point.
 
         >>> import numpy as np
         >>> from phiball import Ball
@@ -104,7 +104,7 @@ class Ball(Geometry):
         return replace(self, feature_scale=scale.masked(mask))
 
     def rows(self, index: Array, *, event_ndim: int) -> Ball:
-        """The ball for the data points `index` (k,); differs from self only with scales per data point."""
+        """The ball for the data points `index` (k,): their scales, if each data point has its own."""
         if self.feature_scale is None or not self.feature_scale.per_point(event_ndim):
             return self
         return replace(self, feature_scale=self.feature_scale.rows(index))
@@ -126,22 +126,21 @@ class Ball(Geometry):
         - `n_samples`: the number of points per centre.
         - `rng`: a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
         - `antithetic`: True draws pairs x + b, x - b, next to each other.
-        - `qmc`: True draws a scrambled Sobol set for each x, independently. It needs scipy and at most 21,200
+        - `qmc`: True draws an independent scrambled Sobol set for each x. It needs scipy and at most 21,200
           dimensions, and works best if `n_samples` is a power of two.
 
-        Returns points of shape batch + (n_samples,) + event. Each is uniform in all four cases; `antithetic`
-        and `qmc` change the dependence between the points of one x, and so the variance of their mean.
-        Sampling is exact in any dimension (see refimpl/distributions/uniform.py). For x in half precision,
-        points are drawn in float32 and rounded.
+        Returns points of shape batch + (n_samples,) + event. Every point is exactly uniform, in any
+        dimension; with `antithetic` or `qmc`, the points around one x are dependent, which reduces the
+        variance of means. For x in half precision, points are drawn in float32 and rounded.
         """
         rng = as_rng(rng)
         if is_half(x):
-            kind: dict[str, Any] = {"event_ndim": event_ndim, "antithetic": antithetic, "qmc": qmc}
-            points = self.sample(to_single(x), n_samples, rng=rng, **kind)
+            options: dict[str, Any] = {"event_ndim": event_ndim, "antithetic": antithetic, "qmc": qmc}
+            points = self.sample(to_single(x), n_samples, rng=rng, **options)
             check_overflow("radius", self.radius, 2 * self.reach, x)
             return array_namespace(x).astype(points, x.dtype)
         split(x, event_ndim, "x")
-        n = self._valid_draw(x, n_samples)
+        n = self._valid_n_samples(x, n_samples)
         return self.draw(x, n, rng=rng, event_ndim=event_ndim, antithetic=antithetic, qmc=qmc)
 
     def draw(
@@ -152,9 +151,9 @@ class Ball(Geometry):
         batch = x.shape[: x.ndim - event_ndim]
         centres = _flat(detach(x), event_ndim, xp=xp)
         if self.feature_scale is not None:
-            kind: dict[str, Any] = {"rng": rng, "event_ndim": 1, "antithetic": antithetic, "qmc": qmc}
+            options: dict[str, Any] = {"rng": rng, "event_ndim": 1, "antithetic": antithetic, "qmc": qmc}
             (b,) = self.feature_scale.spread(
-                detach(x), event_ndim, lambda o: (self._plain.draw(o, n, **kind),)
+                detach(x), event_ndim, lambda o: (self._plain.draw(o, n, **options),)
             )
             return self._around(x, xp.expand_dims(centres, axis=-2) + b, event_ndim)
         draw = quasi if qmc else uniform
@@ -168,7 +167,7 @@ class Ball(Geometry):
         return self._around(x, points, event_ndim)
 
     def _around(self, x: Array, points: Array, event_ndim: int) -> Array:
-        """Points (..., n, d) reshaped like x, clipped to the box, with the gradient of x."""
+        """Reshape points (..., n, d) to events like x, clip them to the box, and attach the gradient of x."""
         xp = array_namespace(x)
         cut = x.ndim - event_ndim
         if event_ndim != 1:
@@ -182,7 +181,8 @@ class Ball(Geometry):
         """The ball without `feature_scale` and `clip`."""
         return Ball(self.norm, self.radius)
 
-    def _valid_draw(self, x: Array, n_samples: int) -> int:
+    def _valid_n_samples(self, x: Array, n_samples: int) -> int:
+        """`n_samples` as an int, after checking it and the centres x."""
         n = valid_count("n_samples", n_samples)
         if not all_finite(x):
             raise ValueError("x contains NaN or infinity; expected finite numbers")
@@ -193,22 +193,23 @@ class Ball(Geometry):
         """Raise if points of the ball around x overflow, or if x lies outside the box `clip`."""
         check_overflow("radius", self.radius, 2 * self.reach, x)
         if self.clip is not None and not holds((x >= self.clip[0]) & (x <= self.clip[1])):
-            raise ValueError(f"x leaves the box clip = {self.clip}; expected data inside it")
+            raise ValueError(f"x is outside the box clip = {self.clip}; expected data inside it")
 
     def sample_tilted(
         self, x: Array, s: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1
     ) -> tuple[Array, Array]:
-        """Draw `n_samples` points x + b around each x, with the density of b proportional to exp(s.b).
+        """Draw `n_samples` points x + b around each x, where b has a density proportional to exp(s.b).
 
         Arguments:
         - `x`, batch + event: the centres.
         - `s`, of the shape of x: the tilt.
         - `n_samples`, `rng`: as in `sample`. The norm must be 1, 2 or inf.
 
-        Returns the points, batch + (n_samples,) + event, and log(nu/q), batch + (n_samples,), the log ratio
-        of the uniform to the tilted density: the mean of h(x + b) nu/q is an unbiased estimate of the uniform
+        Returns the points, batch + (n_samples,) + event, and log(nu/q), batch + (n_samples,), where nu is the
+        uniform and q the tilted density: the mean of h(x + b) nu/q is an unbiased estimate of the uniform
         mean of h. With `clip`, points are clipped as in `sample`, and the weights remain valid. Sampling is
-        exact in any dimension; norm 1 needs about 2 sqrt(d) candidates per point. This is not in the paper.
+        exact in any dimension; norm 1 needs about 2 sqrt(d) candidates per point. This method is not in the
+        paper.
 
         >>> import numpy as np
         >>> from phiball import Ball
@@ -229,9 +230,9 @@ class Ball(Geometry):
             check_overflow("radius", self.radius, 2 * self.reach, x)
             return array_namespace(x).astype(points, x.dtype), log_w
         split(x, event_ndim, "x")
-        n = self._valid_draw(x, n_samples)
+        n = self._valid_n_samples(x, n_samples)
         s, top = valid_tilt(s, x)
-        self.check_reach(s, top, event_ndim=event_ndim)
+        self.check_tilt(s, top, event_ndim=event_ndim)
         return self.draw_tilted(x, s, n, rng=rng, event_ndim=event_ndim)
 
     def draw_tilted(self, x: Array, s: Array, n: int, *, rng: Rng, event_ndim: int) -> tuple[Array, Array]:
@@ -251,6 +252,6 @@ class Ball(Geometry):
 
 
 def _flat(x: Array, event_ndim: int, *, xp: Any) -> Array:
-    """x with its event axes flattened, without checks."""
+    """x with its event axes flattened, without argument validation."""
     cut = x.ndim - event_ndim
     return x if event_ndim == 1 else xp.reshape(x, (*x.shape[:cut], prod(x.shape[cut:])))

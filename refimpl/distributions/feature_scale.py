@@ -1,8 +1,8 @@
 """Per-coordinate scales of a ball; a coordinate of scale 0 is fixed.
 
-The ball with scales sigma is the image of the plain ball under b -> sigma b, in the coordinates with a
-positive scale. Its properties follow by this change of coordinates: the uniform distribution maps to the
-uniform distribution, and a tilt or a gradient s becomes sigma s.
+The ball with scales sigma is the image of the plain ball, the one without scales, under b -> sigma b. This
+map preserves uniform distributions, and a tilt or gradient s becomes sigma s. Fixed coordinates are left out:
+the plain ball has one dimension per free coordinate.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from phiball.backends import Array, array_namespace, device, is_array_api_obj, t
 from phiball.refimpl.validation import broadcasts
 
 
-class Part(NamedTuple):
-    """The rows with the same number m of free coordinates, as NumPy arrays.
+class RowGroup(NamedTuple):
+    """The k data points (rows) with the same number m of free coordinates, as NumPy arrays.
 
-    - `rows` (k,): their indices, or None for all rows.
-    - `columns` (1 or k, m): the free coordinates, or None for all.
-    - `positions` (1 or k, d): the position of each coordinate among the free ones, m for a fixed one.
+    - `rows` (k,): the indices of the rows, or None for all rows.
+    - `columns` (1 or k, m): the indices of the free coordinates, or None if all are free.
+    - `positions` (1 or k, d): the position of each coordinate in `columns`; m if it is fixed.
     - `scales` (1 or k, m): the scales of the free coordinates.
     """
 
@@ -31,12 +31,10 @@ class Part(NamedTuple):
 
 
 class FeatureScale:
-    """Per-coordinate scales, as an immutable NumPy array.
+    """Per-coordinate scales, stored as a NumPy array; hashable, and compared by value.
 
     Arguments:
     - `values`: a number, or an array or nested sequence of nonnegative numbers or booleans.
-
-    It is compared by value and hashable.
     """
 
     __slots__ = ("_key", "values")
@@ -90,7 +88,7 @@ class FeatureScale:
         return bool(self.values.ndim > event_ndim)
 
     def rows(self, index: Array) -> FeatureScale:
-        """The scales of these data points, along the first axis."""
+        """The scales of the data points `index` (k,)."""
         if self.values.shape[0] == 1:
             return self
         return FeatureScale(array_namespace(self.values).take(self.values, to_numpy(index), axis=0))
@@ -107,7 +105,7 @@ class FeatureScale:
             ) from None
 
     def flat(self, shape: tuple[int, ...], event_ndim: int) -> Array:
-        """The scales (1 or rows, d) in NumPy for points batch + event of this shape."""
+        """The scales for points of this shape, batch + event, as a NumPy array (1 or rows, d)."""
         cut = len(shape) - event_ndim
         whole = tuple(shape[cut:]) if not self.per_point(event_ndim) else tuple(shape)
         per_point = self.per_point(event_ndim) and self.values.ndim != len(shape)
@@ -117,7 +115,7 @@ class FeatureScale:
                 f"{tuple(shape[cut:])}, a point, or to {tuple(shape)}, all points"
             )
         xp = array_namespace(self.values)
-        # A copy, because torch warns about read-only memory.
+        # `+ 0.0` copies, because torch warns about read-only memory.
         return xp.reshape(xp.broadcast_to(self.values, whole) + 0.0, (-1, prod(shape[cut:])))
 
     def like(self, x: Array, event_ndim: int) -> Array:
@@ -128,93 +126,101 @@ class FeatureScale:
         return _to_library(array_namespace(scales).reshape(scales, tuple(shape)), x, x.dtype)
 
     def divide(self, v: Array, event_ndim: int) -> tuple[Array, Array]:
-        """v/sigma, 0 where sigma is 0, and whether each v, batch, moves a fixed coordinate."""
+        """v/sigma, set to 0 at fixed coordinates, and whether each v (batch) is nonzero at one of those."""
         xp = array_namespace(v)
         scales = self.like(v, event_ndim)
         free = scales > 0
-        share = xp.where(free, v / xp.where(free, scales, xp.ones_like(scales)), xp.zeros_like(v))
+        ratio = xp.where(free, v / xp.where(free, scales, xp.ones_like(scales)), xp.zeros_like(v))
         axes = tuple(range(v.ndim - event_ndim, v.ndim))
-        return share, xp.any(~free & (v != 0), axis=axes) if axes else ~free & (v != 0)
+        return ratio, xp.any(~free & (v != 0), axis=axes) if axes else ~free & (v != 0)
 
     def moving(self, shape: tuple[int, ...], event_ndim: int) -> Array:
-        """The number (1 or rows,) of free coordinates, in NumPy."""
+        """The number of free coordinates of points of this shape, as a NumPy array (1 or rows,)."""
         scales = self.flat(shape, event_ndim)
         return array_namespace(scales).count_nonzero(scales, axis=-1)
 
     def spread(self, x: Array, event_ndim: int, draw: Callable[..., Any], *along: Array) -> tuple[Array, ...]:
-        """Perturbations of the scaled ball, batch + (n, d), and further arrays of `draw`, batch + (n,).
+        """Draw perturbations of the scaled ball with `draw`, a sampler of the plain ball.
 
-        `draw` takes zeros (k, m) and, for each of `along` with the shape of x, sigma times its free
-        coordinates (k, m). It returns perturbations (k, n, m) of the plain ball, and arrays (k, n).
+        draw(centres, *scaled) takes zeros (k, m) and, for each array of `along` (of the shape of x), sigma
+        times its free coordinates (k, m). It returns perturbations (k, n, m), and optional arrays (k, n).
+        Returns perturbations of shape batch + (n, d), and the optional arrays with shape batch + (n,).
         """
         xp = array_namespace(x)
         batch = tuple(x.shape[: x.ndim - event_ndim])
         scales = self.flat(tuple(x.shape), event_ndim)
         rows = prod(batch)
         flat = [xp.reshape(a, (rows, scales.shape[-1])) for a in along]
-        parts = _parts(scales)
+        groups = _group_rows(scales)
         results = []
-        for part in parts:
-            k = rows if part.rows is None else part.rows.shape[0]
-            scale = _to_library(part.scales, x, x.dtype)
+        for group in groups:
+            k = rows if group.rows is None else group.rows.shape[0]
+            scale = _to_library(group.scales, x, x.dtype)
             zeros = xp.zeros((k, scale.shape[-1]), dtype=x.dtype, device=device(x))
-            b, *rest = draw(zeros, *(scale * _columns(_rows(a, part.rows), part.columns) for a in flat))
+            b, *rest = draw(
+                zeros, *(scale * _take_columns(_take_rows(a, group.rows), group.columns) for a in flat)
+            )
             b *= scale[:, None, :]
-            if part.columns is not None:
+            if group.columns is not None:
                 fixed = xp.zeros((*b.shape[:-1], 1), dtype=b.dtype, device=device(b))
-                b = _columns(xp.concat([b, fixed], axis=-1), part.positions)
+                b = _take_columns(xp.concat([b, fixed], axis=-1), group.positions)
             results.append((b, *rest))
-        return tuple(xp.reshape(a, (*batch, *a.shape[1:])) for a in _assembled(parts, results))
+        return tuple(xp.reshape(a, (*batch, *a.shape[1:])) for a in _in_row_order(groups, results))
 
     def reduce(self, v: Array, event_ndim: int, function: Callable[[Array], Array]) -> Array:
-        """function(sigma v), batch; the function takes the free coordinates (k, m) and returns (k,)."""
+        """Apply `function`, from (k, m) to (k,), to the free coordinates of sigma v; returns shape batch."""
         xp = array_namespace(v)
         scales = self.flat(tuple(v.shape), event_ndim)
-        parts = _parts(scales)
+        groups = _group_rows(scales)
         flat = xp.reshape(v, (-1, scales.shape[-1]))
         results = [
-            (function(_to_library(part.scales, v, v.dtype) * _columns(_rows(flat, part.rows), part.columns)),)
-            for part in parts
+            (
+                function(
+                    _to_library(group.scales, v, v.dtype)
+                    * _take_columns(_take_rows(flat, group.rows), group.columns)
+                ),
+            )
+            for group in groups
         ]
-        return xp.reshape(_assembled(parts, results)[0], tuple(v.shape[: v.ndim - event_ndim]))
+        return xp.reshape(_in_row_order(groups, results)[0], tuple(v.shape[: v.ndim - event_ndim]))
 
 
-def _parts(scales: Array) -> list[Part]:
-    """Group the rows of scales (R, d) by the number of free coordinates."""
+def _group_rows(scales: Array) -> list[RowGroup]:
+    """Group the rows of `scales` (rows, d) by their number of free coordinates."""
     xp = array_namespace(scales)
     free = scales > 0
     counts = xp.count_nonzero(free, axis=-1)
-    kinds = xp.unique_values(counts)
-    parts = []
-    for m in kinds:
-        rows = None if kinds.shape[0] == 1 else xp.nonzero(counts == m)[0]
-        scale, here = (scales, free) if rows is None else (scales[rows, :], free[rows, :])
+    unique_counts = xp.unique_values(counts)
+    groups = []
+    for m in unique_counts:
+        rows = None if unique_counts.shape[0] == 1 else xp.nonzero(counts == m)[0]
+        scale, free_here = (scales, free) if rows is None else (scales[rows, :], free[rows, :])
         if int(m) == scales.shape[-1]:
-            parts.append(Part(rows, None, here, scale))
+            groups.append(RowGroup(rows, None, free_here, scale))
             continue
-        taken = max(1, int(m))  # if all are fixed, keep one coordinate of scale 0
-        columns = xp.argsort(xp.astype(~here, xp.int8), axis=-1, stable=True)[:, :taken]
-        positions = xp.where(here, xp.cumulative_sum(xp.astype(here, xp.int64), axis=-1) - 1, taken)
-        parts.append(Part(rows, columns, positions, xp.take_along_axis(scale, columns, axis=-1)))
-    return parts
+        width = max(1, int(m))  # if all coordinates are fixed, keep one of scale 0
+        columns = xp.argsort(xp.astype(~free_here, xp.int8), axis=-1, stable=True)[:, :width]
+        positions = xp.where(free_here, xp.cumulative_sum(xp.astype(free_here, xp.int64), axis=-1) - 1, width)
+        groups.append(RowGroup(rows, columns, positions, xp.take_along_axis(scale, columns, axis=-1)))
+    return groups
 
 
-def _assembled(parts: list[Part], results: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    """The results of the parts, in the order of the rows."""
-    if len(parts) == 1:
+def _in_row_order(groups: list[RowGroup], results: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Join the results of all groups, in the order of the rows."""
+    if len(groups) == 1:
         return results[0]
-    host = array_namespace(parts[0].scales)
-    order = host.argsort(host.concat([part.rows for part in parts]))
+    host = array_namespace(groups[0].scales)
+    order = host.argsort(host.concat([group.rows for group in groups]))
     xp = array_namespace(results[0][0])
     columns = [xp.concat(list(column)) for column in zip(*results, strict=True)]
     return tuple(xp.take(column, _to_library(order, column), axis=0) for column in columns)
 
 
-def _rows(x: Array, rows: Array | None) -> Array:
+def _take_rows(x: Array, rows: Array | None) -> Array:
     return x if rows is None else array_namespace(x).take(x, _to_library(rows, x), axis=0)
 
 
-def _columns(x: Array, columns: Array | None) -> Array:
+def _take_columns(x: Array, columns: Array | None) -> Array:
     """Take `columns` (1 or k, c) along the last axis of x (k, ..., d)."""
     if columns is None:
         return x

@@ -18,8 +18,8 @@ class Gaussian:
     Arguments:
     - `std`: the standard deviation of every coordinate, a nonnegative number.
 
-    It can replace a `Ball` in risks and estimators. With the entropic divergence this gives the dual of
-    Sinkhorn distributionally robust optimization, as the paper remarks in Section 3.
+    A `Gaussian` can replace a `Ball` in risks and estimators. With the entropic divergence, the risk is then
+    the dual of Sinkhorn distributionally robust optimization, as the paper remarks in Section 3.
 
     >>> import numpy as np
     >>> from phiball import Gaussian
@@ -36,7 +36,8 @@ class Gaussian:
     def sample(self, x: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1) -> Array:
         """Draw `n_samples` normal points around each x.
 
-        Returns shape batch + (n_samples,) + event for x of shape batch + event.
+        x has shape batch + event, where event is the last `event_ndim` axes; returns points of shape
+        batch + (n_samples,) + event.
         """
         batch, event = split(x, event_ndim, "x")
         shape = (*batch, valid_count("n_samples", n_samples), *event)
@@ -50,9 +51,9 @@ class Gaussian:
     def sample_tilted(
         self, x: Array, s: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1
     ) -> tuple[Array, Array]:
-        """Draw `n_samples` points x + b around each x, with the normal density tilted by exp(s.b).
+        """Draw `n_samples` points x + b around each x, where b has the normal density times exp(s.b).
 
-        This is the normal distribution around x + std^2 s. Arguments and return values are as in
+        x + b is normal with mean x + std^2 s. Arguments and return values are as in
         `Ball.sample_tilted`. Raises ValueError if std^2 |s|^2 overflows.
         """
         batch, event = split(x, event_ndim, "x")
@@ -91,4 +92,4 @@ class Gaussian:
     def _check_centres(self, x: Array) -> None:
         if not all_finite(x):
             raise ValueError("x contains NaN or infinity; expected finite numbers")
-        check_overflow("std", self.std, 40 * self.std, x)  # no normal draw is that large
+        check_overflow("std", self.std, 40 * self.std, x)  # no normal number exceeds 40 std

@@ -1,4 +1,4 @@
-"""Norms, projections, steepest points and moments of balls."""
+"""Norms, projections, linear maximizers and moments of balls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from phiball.refimpl.validation import all_finite, check_finite, valid_count
 
 
 class Geometry:
-    """The part of `Ball` without sampling; `Ball` documents the attributes."""
+    """The methods of `Ball` that do not sample; `Ball` documents the attributes."""
 
     norm: float
     radius: float
@@ -32,11 +32,11 @@ class Geometry:
 
     @property
     def reach(self) -> float:
-        """The largest move of a coordinate: the radius times the largest scale."""
+        """The largest change of a coordinate within the ball: the radius times the largest scale."""
         return self.radius * (1.0 if self.feature_scale is None else self.feature_scale.largest)
 
     def dimension(self, shape: tuple[int, ...], *, event_ndim: int) -> int:
-        """The number of free coordinates of points in an array of this shape; raise if it varies."""
+        """The number of free coordinates of a point, for an array of this shape; raise if points differ."""
         if self.feature_scale is None:
             return prod(shape[len(shape) - event_ndim :])
         counts = {int(m) for m in self.feature_scale.moving(tuple(shape), event_ndim)}
@@ -47,7 +47,7 @@ class Geometry:
         return counts.pop()
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
-        """The norm of each v, or of v/feature_scale, which is infinite if v moves a fixed coordinate.
+        """The norm of each v/feature_scale; inf where v is nonzero at a fixed coordinate.
 
         Arguments:
         - `v`, batch + event. Returns shape batch.
@@ -62,12 +62,12 @@ class Geometry:
         with ignore_float_warnings():  # overflow gives inf
             if self.feature_scale is None:
                 return length(flat(v, event_ndim, "v"), self.norm)
-            share, forbidden = self.feature_scale.divide(v, event_ndim)
-            size = length(flat(share, event_ndim, "v"), self.norm)
-        return xp.where(forbidden, xp.full_like(size, inf), size)
+            ratio, moves_fixed = self.feature_scale.divide(v, event_ndim)
+            size = length(flat(ratio, event_ndim, "v"), self.norm)
+        return xp.where(moves_fixed, xp.full_like(size, inf), size)
 
     def dual_norm(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The dual norm of each g, with exponent norm/(norm - 1): the largest g.b over the ball of radius 1.
+        """The dual norm of each g, with exponent norm/(norm - 1): the largest g.b over the unit ball.
 
         Arguments:
         - `g`, batch + event. Returns shape batch.
@@ -89,16 +89,18 @@ class Geometry:
         """Whether each point lies in the ball around x, up to rounding.
 
         Arguments:
-        - `points`, `x`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
+        - `points`, `x`, batch + event: points and centres; their batches broadcast.
+
+        Returns booleans of shape batch.
         """
-        kind = getattr(points, "dtype", None)
+        dtype = getattr(points, "dtype", None)
         points, x = to_single(points), to_single(x)
         check_pair(points, x, event_ndim)
         xp = array_namespace(points)
-        eps = float(xp.finfo(kind).eps)
+        eps = float(xp.finfo(dtype).eps)
         d = prod(points.shape[points.ndim - event_ndim :])
         with ignore_float_warnings():  # a point that overflows is outside
-            # The coordinates of points and of points - x are rounded once, and each term of the norm.
+            # The slack allows for the rounding of points, of points - x and of the norm.
             size = eps * xp.abs(points) + eps * xp.abs(x)
             if self.feature_scale is not None:
                 size, _ = self.feature_scale.divide(size, event_ndim)
@@ -110,12 +112,11 @@ class Geometry:
         """The Euclidean projection of each point onto the ball around x.
 
         Arguments:
-        - `points`, `x`, batch + event: points and centres, which broadcast. The norm must be 1, 2 or inf.
-          With `feature_scale`, distances are measured in points/feature_scale, and fixed coordinates are set
-          to x.
+        - `points`, `x`, batch + event: points and centres; their batches broadcast.
 
-        With `clip` the result is then clipped to the box, which keeps it in the ball. For norm inf this is
-        the projection onto the intersection, for other norms a point of the intersection.
+        The norm must be 1, 2 or inf. With `feature_scale`, distances are measured in points/feature_scale,
+        and fixed coordinates are set to x. With `clip`, the projected point is then clipped to the box. It
+        stays in the ball, but only for norm inf is it the projection onto the intersection of ball and box.
 
         >>> import numpy as np
         >>> from phiball import Ball
@@ -143,7 +144,7 @@ class Geometry:
                 f"points - x contains NaN or infinity, or its norm overflows {points.dtype}; expected finite "
                 "points"
             )
-        radius = min(self.radius, float(xp.finfo(points.dtype).max))  # beyond it every point is inside
+        radius = min(self.radius, float(xp.finfo(points.dtype).max))  # a larger radius contains every point
         if self.norm == inf:
             b = xp.clip(v, -radius, radius)
         elif self.norm == 2:
@@ -151,20 +152,21 @@ class Geometry:
         elif self.norm == 1:
             b = soft_threshold(v, radius, xp=xp)
         else:
-            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which project is exact")
+            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf for project")
         # Points inside are returned unchanged, not as x + (points - x).
         inside = xp.reshape(size <= radius, (*v.shape[:-1], *([1] * event_ndim)))
-        with ignore_float_warnings():  # an overflowing branch is not selected
+        with ignore_float_warnings():  # the branch that is not selected may overflow
             points = xp.where(inside, points + xp.zeros_like(moved), x + xp.reshape(b, moved.shape))
         return points if self.clip is None else xp.clip(points, *self.clip)
 
     def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The point b of the ball around 0 that maximizes g.b, up to radius times the dual norm of g.
+        """The point b of the ball around 0 that maximizes g.b; the maximum is radius times the dual norm.
 
         Arguments:
         - `g`, batch + event. Returns points of the same shape, 0 where g = 0.
 
-        Norm 1 moves the first of the largest coordinates; norm inf moves every coordinate where g is not 0.
+        For norm 1, b has one nonzero coordinate, the first where |g_j| is largest. For norm inf, b is nonzero
+        wherever g is.
 
         >>> import numpy as np
         >>> from phiball import Ball
@@ -222,8 +224,8 @@ class Geometry:
         Arguments:
         - `s`, batch + event. The norm must be 1, 2 or inf. Returns shape batch.
 
-        It is computed in double precision, with a relative error of about 1e-13 from tiny to huge s, and is
-        twice differentiable. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
+        The relative error is about 1e-13 for all s, from tiny to huge, and the result is twice
+        differentiable. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
 
         >>> import numpy as np
         >>> from phiball import Ball
@@ -238,8 +240,8 @@ class Geometry:
         xp = array_namespace(s)
         top = largest(s)
         if isnan(top):
-            raise ValueError("s contains nan; expected finite numbers")
-        self.check_reach(detach(s), top, event_ndim=event_ndim)
+            raise ValueError("s contains NaN; expected finite numbers")
+        self.check_tilt(detach(s), top, event_ndim=event_ndim)
         v = self.radius * xp.astype(v, xp.float64, copy=False)
         if self.feature_scale is None:
             return xp.astype(log_mgf(v, self.norm), s.dtype, copy=False)
@@ -247,10 +249,10 @@ class Geometry:
         return xp.astype(value, s.dtype, copy=False)
 
     def log_volume(self, d: int) -> float:
-        """The log-volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
+        """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
 
         Arguments:
-        - `d`: the dimension. Returns a float, to which `feature_scale` adds the sum of its logs.
+        - `d`: the dimension. Returns a float; the logs of the entries of `feature_scale` are added.
 
         >>> import math
         >>> from phiball import Ball
@@ -265,8 +267,8 @@ class Geometry:
             )
         return log_volume(self.norm, self.radius, d, scales * (d // len(scales)))
 
-    def check_reach(self, s: Array, top: float, *, event_ndim: int) -> None:
-        """Raise if radius * s or radius times its dual norm overflows; `top` is the largest |s_j|."""
+    def check_tilt(self, s: Array, top: float, *, event_ndim: int) -> None:
+        """Raise if radius * s or its dual norm overflows; `top` is the largest |s_j|."""
         xp = array_namespace(s)
         bound = self.reach * top
         if bound * prod(s.shape[s.ndim - event_ndim :]) == inf:  # rare: compute the norms themselves

@@ -1,9 +1,8 @@
-"""Log moment generating functions log E exp(s.b) of the uniform distributions on the unit balls.
+"""Moments, volumes and log moment generating functions of uniform distributions on balls.
 
-They give the entropic regularizer exactly: eta log E exp(g.b/eta) is the risk of a linear loss. All three are
-computed from sums of positive terms, or along a path without cancellation, so that log E exp(s.b) keeps its
-relative accuracy from tiny s, where it is Var[s.b]/2, to huge s, where it is close to the dual norm of s.
-They are smooth functions of s^2, also at s = 0, and can be differentiated twice.
+eta log E exp(g.b/eta) is the entropic risk of the linear loss g.b. The functions below compute log E exp(s.b)
+without cancellation, with small relative error for tiny s, where it is about Var[s.b]/2, up to huge s, where
+it is close to the dual norm of s. They are smooth functions of s^2, also at s = 0, and twice differentiable.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from phiball.backends import Array, array_namespace, detach, iterate
 from phiball.refimpl.distributions.norms import dual, length
 from phiball.refimpl.numerics import largest
 
-_HUGE = 1e75  # beyond it, powers in the functions below would overflow
+_HUGE = 1e75  # powers of larger s in the functions below would overflow
 
 
 def log_mgf(s: Array, norm: float) -> Array:
@@ -26,7 +25,7 @@ def log_mgf(s: Array, norm: float) -> Array:
     function = {1.0: log_mgf_1, 2.0: log_mgf_2, inf: log_mgf_inf}[norm]
     if largest(s) * s.shape[-1] <= _HUGE:
         return function(s)
-    # For huge s the value is the dual norm up to rounding.
+    # For huge s the function is linear in the dual norm, up to rounding.
     size = length(detach(s), dual(norm))
     share = xp.where(size > _HUGE, _HUGE / size, xp.ones_like(size))
     return function(s * share[..., None]) + (1 - share) * length(s, dual(norm))
@@ -47,8 +46,8 @@ def log_mgf_inf(s: Array) -> Array:
     return xp.sum(xp.where(small, xp.log1p(series), large), axis=-1)
 
 
-# Debye's expansion is used from this order of the Bessel function on, and a recurrence leads down from it:
-# twelve of its terms leave less than 1e-15 there.
+# Bessel functions of order at least _ORDER come from Debye's expansion, whose first _TERMS terms have an
+# error below 1e-15 there. Lower orders follow by a recurrence.
 _ORDER = 20
 _TERMS = 12
 
@@ -60,18 +59,18 @@ def log_mgf_2(s: Array) -> Array:
 
 
 def log_bessel(x: Array, nu: float) -> Array:
-    """log Gamma(nu + 1) (2/t)^nu I_nu(t), which is log E exp(s.b) with nu = d/2 and x = t^2 = |s|^2.
+    """log H_nu(x), where H_nu(x) = Gamma(nu + 1) (2/t)^nu I_nu(t) with t = sqrt(x) and the Bessel function I.
 
-    H_nu(x) = Gamma(nu + 1) (2/t)^nu I_nu(t) has H_nu = H_(nu+1) + x/4/((nu+1)(nu+2)) H_(nu+2), whose terms
-    are positive, so that it is stable downwards from an order where Debye's expansion is exact to rounding.
+    This is log E exp(s.b) for x = |s|^2 and nu = d/2. The recurrence H_nu = H_(nu+1) + x/4/((nu+1)(nu+2))
+    H_(nu+2) has positive terms, so that it is stable from high to low orders.
     """
     return _bessel(x, nu, *debye_series(nu))
 
 
 def debye_series(nu: float) -> tuple[int, list[list[float]]]:
-    """The number of steps to an order where Debye's expansion is exact to rounding, and its coefficients.
+    """(steps, coefficients): Debye's expansion for the orders nu + steps and nu + steps + 1.
 
-    The coefficients belong to the orders nu + steps and nu + steps + 1.
+    `steps` is the number of steps of the recurrence from there down to the order nu.
     """
     steps = max(0, ceil(_ORDER - nu))
     return steps, [_debye_coefficients(nu + steps + k) for k in (0, 1)]
@@ -83,8 +82,7 @@ def _bessel(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array
     if not steps:
         return value
     gap = _debye(x, nu + steps + 1, series[1], xp=xp) - value
-    # H_(nu+1)/H_nu <= 1. For t beyond 1e15 the gap is rounding error, which enters only through its
-    # logarithm.
+    # H_(nu+1)/H_nu <= 1. For t > 1e15 the gap is all rounding error, but negligible beside the value.
     ratio = xp.exp(xp.where(gap < 0, gap, xp.zeros_like(gap)))
     for j in range(steps, 0, -1):
         order = nu + j - 1
@@ -95,9 +93,9 @@ def _bessel(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array
 
 
 def _debye(x: Array, nu: float, series: list[float], *, xp: Any) -> Array:
-    """log H_nu(x) for a large order nu, by the uniform expansion of the Bessel function.
+    """log H_nu(x) for a large order nu, by Debye's uniform expansion of the Bessel function:
 
-    With sigma = sqrt(1 + x/nu^2), p = 1/sigma and m = (x/nu^2)/(1 + sigma) it is
+    with sigma = sqrt(1 + x/nu^2), p = 1/sigma and m = (x/nu^2)/(1 + sigma),
     nu m - nu log(1 + m/2) - log(sigma)/2 + log A(p) - log A(1), A(p) = 1 + u_1(p)/nu + u_2(p)/nu^2 + ...
     """
     y = x / nu**2
@@ -112,7 +110,7 @@ def _debye(x: Array, nu: float, series: list[float], *, xp: Any) -> Array:
 
 @cache
 def _debye_coefficients(nu: float) -> list[float]:
-    """A(p)/A(1) - 1 as a polynomial in q = 1 - p: coefficients of q, q^2, ..."""
+    """The coefficients of q, q^2, ... in A(p)/A(1) - 1, a polynomial in q = 1 - p."""
     at_one, tail = 1.0, [0.0] * (3 * _TERMS)
     for k, polynomial in enumerate(_debye_polynomials(), start=1):
         at_one += float(polynomial[0]) / nu**k
@@ -123,7 +121,7 @@ def _debye_coefficients(nu: float) -> list[float]:
 
 @cache
 def _debye_polynomials() -> tuple[tuple[Fraction, ...], ...]:
-    """u_1, ..., u_12 as polynomials in q = 1 - p: coefficients of 1, q, q^2, ..."""
+    """The coefficients of 1, q, q^2, ... in each of u_1, ..., u_12, polynomials in q = 1 - p."""
     u = [Fraction(1)]
     shifted = []
     for _ in range(_TERMS):
@@ -145,10 +143,10 @@ def _debye_polynomials() -> tuple[tuple[Fraction, ...], ...]:
 def log_mgf_1(s: Array) -> Array:
     """log E exp(s.b), for b uniform on the cross-polytope |b_1| + ... + |b_d| <= 1.
 
-    E exp(s.b) = d!/(2 pi i) int e^u u^(d-1) / prod_j (u^2 - s_j^2) du, the inverse Laplace transform at 1.
-    Expanding the product gives sum_k h_k(s^2) d!/(d+2k)!, h_k the complete symmetric polynomial: positive
-    terms, used for small s. Otherwise the integral is taken along a parabola through the saddle point. The
-    common closed form, a sum over the poles, loses all digits at d = 20.
+    E exp(s.b) = d!/(2 pi i) int e^u u^(d-1) / prod_j (u^2 - s_j^2) du, an inverse Laplace transform at 1.
+    For small s, the product is expanded into the sum of positive terms h_k(s^2) d!/(d+2k)!, with h_k the
+    complete symmetric polynomial. Otherwise the integral is computed along a parabola through the saddle
+    point. The closed form, a sum over the poles, loses all digits at d = 20.
     """
     xp = array_namespace(s)
     d = s.shape[-1]
@@ -163,7 +161,7 @@ def log_mgf_1(s: Array) -> Array:
 
 
 def _series_1(v: Array, *, xp: Any) -> Array:
-    """log of sum_k h_k(v) c_k, with v = s^2/((d+1)(d+2)) of sum at most 1/4."""
+    """The log of sum_k h_k(v) c_k, for v = s^2/((d+1)(d+2)) with sum_j v_j <= 1/4."""
     d = v.shape[-1]
     terms = 26  # h_k(v) <= 4^-k
     powers, sums, h = v, [], [xp.ones_like(v[..., 0])]
@@ -183,6 +181,7 @@ def _series_1(v: Array, *, xp: Any) -> Array:
 
 
 def _contour_1(s: Array, *, xp: Any) -> Array:
+    """The contour integral of `log_mgf_1`."""
     d = s.shape[-1]
     n = d + 1
     a = xp.abs(detach(s))
@@ -198,8 +197,9 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
     u, poles, _, slope, bend = _derivatives(v, top, a, xp=xp)
     width = 1 / xp.sqrt(slope)
     bow = bend / (6 * slope**2)
-    poles = poles - (square - detach(square))  # adds 0, and passes the gradient in s^2
-    # The parabola u0 - bow tau^2 + i width tau follows the steepest descent; the error of the step is 1e-15.
+    poles = poles - (square - detach(square))  # subtracts 0, to pass on the gradient in s^2
+    # The parabola u0 - bow tau^2 + i width tau follows the steepest descent. The trapezoidal rule with this
+    # step has an error of 1e-15.
     step = 0.125
 
     def add_node(tau: Array, integral: Array) -> tuple[tuple[Array, Array], Array]:
@@ -215,13 +215,13 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
         return (tau + step, integral), size * (width + 2 * tau * bow) <= 1e-18 * width
 
     _, integral = iterate(add_node, (xp.full_like(width, step), 0.5 * width), 800)
-    # log d! + h(u0), with Stirling's formula subtracted from both to avoid cancellation.
-    far = square / u[..., None] ** 2
-    near = far < 0.5
+    # log d! + h(u0), where the leading terms of Stirling's formula are cancelled analytically.
+    part = square / u[..., None] ** 2
+    small = part < 0.5
     logs = xp.where(
-        near,
-        xp.log1p(-xp.where(near, far, xp.zeros_like(far))),
-        xp.log(xp.where(near, xp.ones_like(far), poles / u[..., None] ** 2)),
+        small,
+        xp.log1p(-xp.where(small, part, xp.zeros_like(part))),
+        xp.log(xp.where(small, xp.ones_like(part), poles / u[..., None] ** 2)),
     )
     ratio = (u - n) / n
     saddle = n * (ratio - xp.log1p(ratio)) - xp.sum(logs, axis=-1) + _stirling(n)
@@ -229,7 +229,7 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
 
 
 def _derivatives(v: Array, top: Array, a: Array, *, xp: Any) -> tuple[Array, Array, Array, Array, Array]:
-    """u = top + v, the u^2 - s_j^2, and 1 - h'(u), h''(u) and -h'''(u), with a = |s|."""
+    """(u, u^2 - s_j^2, 1 - h'(u), h''(u), -h'''(u)) at u = top + v, for a = |s| with maximum `top`."""
     u = top + v
     wide = u[..., None]
     left, right = v[..., None] + (top[..., None] - a), wide + a  # u - a without cancellation, and u + a
@@ -239,7 +239,7 @@ def _derivatives(v: Array, top: Array, a: Array, *, xp: Any) -> tuple[Array, Arr
 
 
 def _stirling(n: int) -> float:
-    """log((n-1)!) + n - n log n."""
+    """log((n-1)!) + n - n log n, without cancellation."""
     if n < 20:
         return lgamma(n) + n - n * log(n)
     r = 1 / n**2
@@ -256,7 +256,7 @@ def coordinate_variance(p: float, d: int) -> float:
 
 
 def log_volume(p: float, radius: float, d: int, scales: list[float]) -> float:
-    """The log-volume of the ball of norm p in d dimensions, with the scales of its coordinates."""
+    """The log of the volume of the ball of norm p in d dimensions, with `scales` of its coordinates."""
     if radius == 0 or min(scales) == 0:
         return -inf
     stretch = sum(log(scale) for scale in scales)

@@ -1,4 +1,4 @@
-"""Norms along the last axis, and the axes that make up a point."""
+"""Norms along the last axis, and the split of array axes into batch and event (one point)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def norm_name(norm: str | float) -> str:
 
 
 def split(x: Array, event_ndim: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The batch shape and the event shape of x, whose last `event_ndim` axes are one point."""
+    """The batch and event shapes of x, whose last `event_ndim` axes make up one point."""
     check_array(name, x)
     if isinstance(event_ndim, bool) or not isinstance(event_ndim, int) or not 0 <= event_ndim <= x.ndim:
         raise ValueError(
@@ -57,7 +57,7 @@ def flat(x: Array, event_ndim: int, name: str) -> Array:
 
 
 def check_pair(points: Array, x: Array, event_ndim: int) -> None:
-    """Raise unless points and centres x have one event shape, and their batches broadcast."""
+    """Raise unless points and centres x have the same event shape, and their batches broadcast."""
     _, event = split(points, event_ndim, "points")
     _, centre = split(x, event_ndim, "x")
     check_same_array_type("x", x, points, other="points")
@@ -83,9 +83,9 @@ def length(v: Array, p: float) -> Array:
         return xp.sum(size, axis=-1)
     top = xp.max(size, axis=-1, keepdims=True)
     positive = top != 0  # True for NaN, which must propagate
-    # The gradient through `top` cancels up to rounding; where v is 0, the last line keeps the gradient 0.
-    share = size / xp.where(positive & (top < inf), top, xp.ones_like(top))
-    total = xp.sum(share * share if p == 2 else share**p, axis=-1)
+    # The gradient through `top` cancels up to rounding. The last line makes the gradient 0 where v is 0.
+    scaled = size / xp.where(positive & (top < inf), top, xp.ones_like(top))
+    total = xp.sum(scaled * scaled if p == 2 else scaled**p, axis=-1)
     positive = positive[..., 0]
     root = xp.where(positive, total, xp.ones_like(total))
     root = xp.sqrt(root) if p == 2 else root ** (1 / p)
@@ -93,27 +93,27 @@ def length(v: Array, p: float) -> Array:
 
 
 def check_overflow(name: str, value: float, reach: float, x: Array) -> None:
-    """Raise if numbers within `reach` of x, which follows from `name` = `value`, overflow the dtype of x."""
+    """Raise if x plus or minus `reach` overflows the dtype of x; the message blames argument `name`."""
     limits = array_namespace(x).finfo(x.dtype)
-    most = float(limits.max)
-    if reach > float(limits.eps) * most and not reach + (top := largest(x)) <= most:
+    limit = float(limits.max)
+    if reach > float(limits.eps) * limit and not reach + (top := largest(x)) <= limit:
         around = f" around entries of up to {top:.2g}" if top > 0 else ""
         raise ValueError(
-            f"{name} is {value!r}{around}; expected points within the range of {x.dtype}, up to {most:.2g}"
+            f"{name} is {value!r}{around}; expected points within the range of {x.dtype}, up to {limit:.2g}"
         )
 
 
 def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
-    """The nearest point to v with |.|_1 <= radius, for |v|_1 > radius: sign(v) (|v| - t)_+, exactly."""
+    """The projection sign(v) (|v| - t)_+ of v onto the l1 ball of this radius, for v outside the ball."""
     size = xp.abs(v)
-    # Relative to the largest, so that the radius is not lost to rounding beside a huge one.
+    # Subtract the largest entry: beside a huge entry the radius would be lost to rounding.
     size = size - xp.max(size, axis=-1, keepdims=True)
     ordered = xp.flip(xp.sort(size, axis=-1), axis=-1)
     d = v.shape[-1]
     count = xp.astype(xp.arange(1, d + 1, device=device(v)), v.dtype)
-    with ignore_float_warnings():  # an excess that overflows is far below the largest one
+    with ignore_float_warnings():  # an overflow gives -inf, which is not the maximum
         excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
-    # t is the largest excess: they increase while coordinates stay positive, and then decrease.
+    # t is the largest excess: the excesses increase over the coordinates that stay positive, then decrease.
     t = xp.max(excess, axis=-1, keepdims=True)
     kept = size - t
     return xp.where(kept > 0, xp.sign(v) * kept, xp.zeros_like(v))

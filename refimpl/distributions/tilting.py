@@ -1,8 +1,8 @@
-"""Exact samples of exponentially tilted distributions: density proportional to exp(a.b) on a unit ball.
+"""Exact sampling of tilted distributions: density proportional to exp(a.b) on a unit ball, with the tilt a.
 
-For a linear loss g.b and the entropic divergence this is the worst-case distribution, with a = rho g/eta. All
-three samplers are exact from a = 0, where the distribution is uniform, to huge a, where it concentrates at
-the maximizer of a.b: they sample the distance to the maximizer, which avoids cancellation.
+This is the worst-case distribution of a linear loss g.b for the entropic divergence, with a = radius g/eta.
+It is uniform for a = 0, and concentrates at the maximizer of a.b for huge a. All three samplers draw the
+distance from the maximizer, which avoids cancellation.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import check_array, check_same_array_type
 
 TILTABLE = (1.0, 2.0, inf)  # norms with an exact sampler
-_TINY = 1e-30  # a smaller tilt has no effect, also in float32
+_TINY = 1e-30  # smaller tilts have no effect, even in float32
+_SHARP = 100.0  # for larger tilts a, exp(-2 a) is negligible
+_MAX_DRAWS = 2**20  # random numbers drawn at a time in rejection sampling
 _MAX_ROUNDS = 10_000  # of rejection sampling; a few hundred are enough
-_SHARP = 100.0  # for a larger tilt, exp(-2 a) is negligible beside 1, and 2 a must not overflow
-_NUMBERS = 2**20  # random numbers drawn at a time in rejection sampling
 
 
 def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> tuple[Array, Array]:
-    """Draw `n` points z + b with the density of b proportional to exp(s.b) on the ball, for z and s (..., d).
+    """Draw `n` points z + b, where b has a density proportional to exp(s.b) on the ball.
 
-    Returns the points (..., n, d) and log(nu/q) (..., n), the log of the uniform density over the tilted one.
-    The norm is 1, 2 or inf.
+    z and s have shape (..., d). Returns the points (..., n, d) and log(nu/q) (..., n), with nu the uniform
+    and q the tilted density. The norm must be 1, 2 or inf.
     """
     xp = array_namespace(z)
     shape = (*z.shape[:-1], n, z.shape[-1])
     if norm == inf:
         return tilted_points_inf(z, s, n, radius, rng)
     if norm == 2:
-        t, whole = tilt_norms(s, radius, *debye_series(shape[-1] / 2))
+        t, log_mean = tilt_norms(s, radius, *debye_series(shape[-1] / 2))
         below = _wood(xp.broadcast_to(t[..., None], shape[:-1]), shape[-1], rng, z, xp=xp)
         numbers = rng.normal(shape, like=z), rng.uniform(shape[:-1], like=z)
-        return tilted_points_2(*numbers, below, whole, z, s, radius)
+        return tilted_points_2(*numbers, below, log_mean, z, s, radius)
     b = radius * tilted_1(radius * s, n, rng)
-    return xp.expand_dims(z, axis=-2) + b, log_ratio(_whole(s, norm, radius, xp=xp), s, b)
+    return xp.expand_dims(z, axis=-2) + b, log_ratio(_log_mean(s, norm, radius, xp=xp), s, b)
 
 
 def valid_tilt(s: Array, x: Array) -> tuple[Array, float]:
-    """The tilt `s` without gradient and its largest |s_j|; raise unless it is finite and like x."""
+    """(s, largest |s_j|), with s detached; raise unless s is finite and has the shape and dtype of x."""
     check_array("s", s)
     check_same_array_type("s", s, x, other="x")
     if tuple(s.shape) != tuple(x.shape) or s.dtype != x.dtype:
         raise ValueError(
-            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of x, "
+            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected the same as x, "
             f"{tuple(x.shape)} and {x.dtype}"
         )
     top = largest(s)
@@ -57,69 +57,64 @@ def valid_tilt(s: Array, x: Array) -> tuple[Array, float]:
     return detach(s), top
 
 
-def _whole(s: Array, norm: float, radius: float, *, xp: Any) -> Array:
+def _log_mean(s: Array, norm: float, radius: float, *, xp: Any) -> Array:
+    """log E exp(s.b) over the ball, in double precision."""
     return log_mgf(radius * xp.astype(s, xp.float64, copy=False), norm)
 
 
-def log_ratio(whole: Array, s: Array, b: Array) -> Array:
-    """log E exp(s.b) - s.b, the log of nu/q at b (..., n, d) for tilts s (..., d), in double precision.
-
-    `whole` (...) is the first term.
-    """
+def log_ratio(log_mean: Array, s: Array, b: Array) -> Array:
+    """log(nu/q) = log E exp(s.b) - s.b for s (..., d), b (..., n, d); `log_mean` (...) is the first term."""
     xp = array_namespace(s)
     double = xp.astype(s, xp.float64, copy=False)
     product = xp.sum(xp.astype(b, xp.float64, copy=False) * double[..., None, :], axis=-1)
-    return xp.astype(whole[..., None] - product, s.dtype, copy=False)
+    return xp.astype(log_mean[..., None] - product, s.dtype, copy=False)
 
 
 @kernel
 def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> tuple[Array, Array]:
-    """radius |s|_2, at most `_huge`, and log E exp(s.b), in double precision.
-
-    `steps` and `series` come from `debye_series`.
-    """
+    """(min(radius |s|_2, huge), log E exp(s.b)) in float64; `debye_series` gives `steps` and `series`."""
     xp = array_namespace(s)
     t = radius * length(xp.astype(s, xp.float64, copy=False), 2)
-    seen = xp.minimum(t, xp.full_like(t, _huge(t)))
-    return seen, log_bessel(seen * seen, s.shape[-1] / 2) + (t - seen)
+    capped = xp.minimum(t, xp.full_like(t, _huge(t)))
+    return capped, log_bessel(capped * capped, s.shape[-1] / 2) + (t - capped)
 
 
 @kernel
 def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
-    """The points and log(nu/q) for norm inf, by inversion of each coordinate's distribution function."""
+    """The points and log(nu/q) for norm inf, by inverting the distribution function of each coordinate."""
     xp = array_namespace(z)
     u = rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z)
     a = xp.expand_dims(radius * s, axis=-2)
     b = 1 - _below(xp.abs(a), u, xp=xp)
     b *= xp.where(a < 0, xp.full_like(a, -radius), xp.full_like(a, radius))
-    return xp.expand_dims(z, axis=-2) + b, log_ratio(_whole(s, inf, radius, xp=xp), s, b)
+    return xp.expand_dims(z, axis=-2) + b, log_ratio(_log_mean(s, inf, radius, xp=xp), s, b)
 
 
 def _below(a: Array, u: Array, *, xp: Any) -> Array:
-    """1 - x in [0, 2], for x of density proportional to exp(a x) on [-1, 1], a >= 0, from a uniform u."""
+    """Draw 1 - x, for x with density proportional to exp(a x) on [-1, 1], a >= 0, from a uniform u."""
     a = xp.where(a > _TINY, a, xp.full_like(a, _TINY))
-    seen = xp.where(a < _SHARP, a, xp.full_like(a, _SHARP))
-    t = xp.log1p(u * xp.expm1(-2 * seen))
+    capped = xp.where(a < _SHARP, a, xp.full_like(a, _SHARP))  # 2 a must not overflow
+    t = xp.log1p(u * xp.expm1(-2 * capped))
     t /= -a
     return xp.clip(t, max=2.0)
 
 
 @kernel
 def tilted_points_2(
-    v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float
+    v: Array, u: Array, below: Array, log_mean: Array, z: Array, s: Array, radius: float
 ) -> tuple[Array, Array]:
-    """The points and log(nu/q) for norm 2, from random numbers, which may be overwritten.
+    """The points and log(nu/q) for norm 2, from random numbers v, u and `below`; v may be overwritten.
 
-    The component x along s has density proportional to exp(t x) (1 - x^2)^((d-1)/2), t = radius |s|, as for a
-    von Mises-Fisher distribution in d + 2 dimensions; `below` (..., n) is 1 - x. Given x, the orthogonal part
-    is uniform on a ball of radius sqrt(1 - x^2) in d - 1 dimensions, made from normal v (..., n, d) and
-    uniform u (..., n). `whole` (...) is log E exp(s.b); `below` and `whole` are in double precision.
+    In units of the radius, the component x of b along s has density proportional to exp(t x) (1 -
+    x^2)^((d-1)/2), t = radius |s|; `below` (..., n) is 1 - x. Given x, the part orthogonal to s is uniform on
+    a ball of radius sqrt(1 - x^2), and is computed from normal v (..., n, d) and uniform u (..., n).
+    `log_mean` (...) is log E exp(s.b). `below` and `log_mean` are in double precision.
     """
     xp = array_namespace(z)
     top = xp.max(xp.abs(s), axis=-1, keepdims=True)
-    share = s / xp.where(top > 0, top, xp.ones_like(top))  # its square neither overflows nor underflows
+    share = s / xp.where(top > 0, top, xp.ones_like(top))  # so that squares neither overflow nor underflow
     first = xp.astype(xp.arange(s.shape[-1], device=device(s)) == 0, s.dtype)
-    share = xp.where(top > 0, share, first)  # any direction, where the tilt is 0
+    share = xp.where(top > 0, share, first)  # where the tilt is 0, any direction will do
     along = xp.expand_dims(share / xp.sqrt(xp.sum(share * share, axis=-1, keepdims=True)), axis=-2)
     v -= along * xp.sum(v * along, axis=-1, keepdims=True)
     reach = xp.sqrt(xp.sum(v * v, axis=-1) - 2 * xp.log1p(-u))
@@ -127,15 +122,14 @@ def tilted_points_2(
     wide = xp.astype(xp.sqrt(below * (2 - below)), s.dtype, copy=False)
     v *= (radius * wide / reach)[..., None]
     v += (radius * xp.astype(1 - below, s.dtype, copy=False))[..., None] * along
-    return xp.expand_dims(z, axis=-2) + v, log_ratio(whole, s, v)
+    return xp.expand_dims(z, axis=-2) + v, log_ratio(log_mean, s, v)
 
 
 def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
-    """1 - x for x of density proportional to exp(t x) (1 - x^2)^((d-1)/2) on [-1, 1], elementwise in t.
+    """Draw 1 - x for each t, where x has density proportional to exp(t x) (1 - x^2)^((d-1)/2) on [-1, 1].
 
-    By rejection from the distribution of (1 - (1 + b) w)/(1 - (1 - b) w), where w has a Beta((d+1)/2,
-    (d+1)/2) distribution, with Wood's choice of b (1994): at least two thirds of the candidates are accepted,
-    for all t and d.
+    Candidates are (1 - (1 + b) w)/(1 - (1 - b) w), with w drawn from Beta((d+1)/2, (d+1)/2) and b chosen as
+    by Wood (1994): at least two thirds of the candidates are accepted, for all t and d.
     """
     shape, t = t.shape, xp.reshape(t, (-1,))
     if is_jax(t):
@@ -149,18 +143,18 @@ def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
 
 
 def _draw_wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> tuple[Array, Array]:
-    # Several at once for small batches, and in JAX, which redraws everything.
+    # Small batches try several candidates at once, and so does JAX, which redraws all of them.
     tries = 8 if is_jax(t) else max(1, min(8, 2048 // max(1, t.shape[0])))
     return first_accepted(t, d, rng.uniform((3, tries, t.shape[0]), like=like))
 
 
 @kernel
 def first_accepted(t: Array, d: int, u: Array) -> tuple[Array, Array]:
-    """The first accepted candidate for each t (k,), and whether there is one.
+    """The first accepted candidate of `_wood` for each t (k,), and whether there is one.
 
-    Candidates are made from uniform numbers u (3, tries, k). w is (1 + y)/2, where y is a coordinate of a
-    uniform point of the ball in d dimensions: its first two coordinates have the length sqrt(1 - U^(2/d)) and
-    a uniform direction (Ulrich, 1984).
+    Candidates are computed from uniform numbers u (3, tries, k). w is (1 + y)/2, where y is a coordinate of a
+    uniform point of the d-dimensional ball: the point's first two coordinates have the length
+    sqrt(1 - U^(2/d)), U uniform, and a uniform direction (Ulrich, 1984).
     """
     xp = array_namespace(t)
     u = xp.astype(u, t.dtype, copy=False)
@@ -178,11 +172,11 @@ def first_accepted(t: Array, d: int, u: Array) -> tuple[Array, Array]:
 def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     """Draw `n` points of the unit ball of norm 1 for each a (..., d), by rejection; shape (..., n, d).
 
-    Let a_1 be largest in absolute value and L > abs(a_1). Candidates for b_2, ..., b_d are independent, with
-    density proportional to exp(a_j b_j - L |b_j|). With r = 1 - |b_2| - ... - |b_d|, the range of b_1, they
-    are accepted with probability proportional to exp(-L r) sinh(a_1 r), which has a maximum; b_1 then has
-    density proportional to exp(a_1 b_1) on [-r, r]. L matches the mean of |b_1| + ... + |b_d|, so that about
-    one candidate in a few times sqrt(d) is accepted.
+    Let a_1 be the entry that is largest in absolute value, and L > |a_1|. Candidates for b_2, ..., b_d are
+    independent, with density proportional to exp(a_j b_j - L |b_j|), and leave the range [-r, r] for b_1,
+    with r = 1 - |b_2| - ... - |b_d|. They are accepted with probability proportional to exp(-L r) sinh(a_1
+    r), and b_1 is then drawn with density proportional to exp(a_1 b_1). L is chosen such that about one
+    candidate in a few times sqrt(d) is accepted.
     """
     xp = array_namespace(a)
     shape, d = a.shape[:-1], a.shape[-1]
@@ -201,20 +195,20 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     owner = xp.arange(rows.shape[0], dtype=place.dtype, device=device(a))
     owner = xp.reshape(xp.broadcast_to(owner[:, None], (rows.shape[0], n)), (-1,))
     missing = xp.arange(owner.shape[0], dtype=place.dtype, device=device(a))
-    samples: list[Array] = [rows[:0, :]]  # for an empty batch
+    samples: list[Array] = [rows[:0, :]]  # not an empty list, for empty batches
     places: list[Array] = [missing[:0]]
     for _ in range(_MAX_ROUNDS):
         if missing.shape[0] == 0:
             break
-        cut = min(missing.shape[0], max(1, _NUMBERS // d))
-        some, missing = missing[:cut], missing[cut:]
-        who = xp.take(owner, some)
-        tries = max(1, min(int(2 * d**0.5), _NUMBERS // (d * cut)))
-        parts = tuple(xp.take(v, who, axis=0)[:, None, :] for v in (rows, top, beyond, largest))
+        cut = min(missing.shape[0], max(1, _MAX_DRAWS // d))
+        batch, missing = missing[:cut], missing[cut:]
+        row = xp.take(owner, batch)
+        tries = max(1, min(int(2 * d**0.5), _MAX_DRAWS // (d * cut)))
+        parts = tuple(xp.take(v, row, axis=0)[:, None, :] for v in (rows, top, beyond, largest))
         points, kept = _candidates(parts, tries, rng, xp=xp)
         samples.append(points[kept])
-        places.append(some[kept])
-        missing = xp.concat([missing, some[~kept]])
+        places.append(batch[kept])
+        missing = xp.concat([missing, batch[~kept]])
     else:
         raise RuntimeError(f"rejection sampling has not finished after {_MAX_ROUNDS} rounds; reduce the tilt")
     order = xp.argsort(xp.concat(places))
@@ -228,7 +222,7 @@ def _huge(x: Array) -> float:
 
 
 def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
-    """L - abs(a_1) such that 1/L + the mean of |b_1| + ... + |b_d| under the candidates is 1."""
+    """L - |a_1|, with L such that 1/L plus the mean of |b_1| + ... + |b_d| under the candidates is 1."""
     low = xp.ones_like(top)
     high = xp.full_like(top, size.shape[-1] + 1.0)
     for _ in range(50):
@@ -240,22 +234,22 @@ def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
 
 
 def _candidates(parts: tuple[Array, ...], tries: int, rng: Rng, *, xp: Any) -> tuple[Array, Array]:
-    """The first accepted candidate (M, d) for each a (M, 1, d), and whether there is one."""
+    """The first accepted candidate of `tilted_1` (M, d) for each a (M, 1, d), and whether there is one."""
     a, top, beyond, largest = parts
     shape = (a.shape[0], tries, a.shape[-1])
-    up, down = beyond + (top - a), beyond + (top + a)  # the rates of b_j on either side of 0
+    up, down = beyond + (top - a), beyond + (top + a)  # the exponential rates of b_j above and below 0
     e = rng.exponential(shape, like=a)
     b = xp.where(rng.uniform(shape, like=a) * (up + down) < down, e / up, -e / down)
     b = xp.where(largest, xp.zeros_like(b), b)
     r = 1 - xp.sum(xp.abs(b), axis=-1, keepdims=True)
     inside = r > 0
     r = xp.where(inside, r, xp.ones_like(r))
-    some = xp.where(top > _TINY, top, xp.full_like(top, _TINY))
+    slope = xp.where(top > _TINY, top, xp.full_like(top, _TINY))
 
     def log_chance(r: Array) -> Array:
-        return xp.log(-xp.expm1(-2 * some * r) / some) - beyond * r
+        return xp.log(-xp.expm1(-2 * slope * r) / slope) - beyond * r
 
-    best = xp.log1p(2 * some / beyond) / (2 * some)
+    best = xp.log1p(2 * slope / beyond) / (2 * slope)
     excess = log_chance(r) - log_chance(xp.where(best < 1, best, xp.ones_like(best)))
     kept = inside & (excess >= -rng.exponential(r.shape, like=a))
     last = r * (1 - _below(top * r, rng.uniform(r.shape, like=a), xp=xp))

@@ -1,4 +1,4 @@
-"""The constants of a divergence, derived from its conjugate by bisection."""
+"""Derivation of the constants of a divergence from its conjugate, by bisection."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from math import inf, isfinite, isnan
 
 from phiball.backends import Array, active, ignore_float_warnings
 
-# A conjugate that reaches these sizes has overflowed or underflowed: its domain does not end there.
+# Values beyond these come from overflow or underflow, not from the end of the conjugate's domain.
 _HUGE, _TINY = 1e290, 1e-290
-_FAR = 1e50  # beyond this, s counts as infinite; its powers in a conjugate do not overflow yet
+_INFINITE = 1e50  # a larger s counts as infinite; powers of s up to here do not overflow
 
 
 def _scalar(name: str, function: Callable[[Array], Array]) -> Callable[[float], float]:
@@ -28,12 +28,12 @@ def _scalar(name: str, function: Callable[[Array], Array]) -> Callable[[float], 
     return evaluate
 
 
-def _last(holds: Callable[[float], bool], start: float, direction: float) -> float:
-    """The last s from `start` in `direction` at which `holds` is true; infinite if it always is."""
+def _last_true(holds: Callable[[float], bool], start: float, direction: float) -> float:
+    """The last s at which `holds` is true, going from `start` in `direction` (1 or -1); may be infinite."""
     step = 1e-3
     while holds(start + direction * step):
         step *= 2
-        if step > _FAR:
+        if step > _INFINITE:
             return direction * inf
     good, bad = start, start + direction * step
     while True:
@@ -48,41 +48,41 @@ def derive_constants(
     dconj: Callable[[Array], Array],
     d2conj: Callable[[Array], Array],
 ) -> tuple[float, float, float, float]:
-    """The constants (slope0, slope1, recession, curvature1) of the phi that has this conjugate.
+    """The constants (slope0, slope1, recession, curvature1) of the phi with this conjugate.
 
-    phi'(0+) is where the density phi*' becomes positive, slope1 is where it crosses one, and lim phi(t)/t is
-    where the conjugate becomes infinite.
+    slope0 is the s where the density phi*' becomes positive, slope1 where the density crosses one, and
+    recession where phi* becomes infinite. curvature1 is 1/phi*''(slope1).
     """
     value, density, slope = _scalar("conj", conj), _scalar("dconj", dconj), _scalar("d2conj", d2conj)
 
-    # The element of the subdifferential at 1 that is nearest to 0.
+    # slope1 is the subgradient of phi at 1 that is nearest to 0.
     at_zero = density(0.0)
     if isnan(at_zero):
         raise ValueError("dconj(0) is NaN; expected the derivative of the conjugate at 0")
     slope1 = 0.0
     if at_zero < 1:
-        slope1 = _last(lambda s: density(s) < 1, 0.0, 1.0)
+        slope1 = _last_true(lambda s: density(s) < 1, 0.0, 1.0)
     elif at_zero > 1:
-        slope1 = _last(lambda s: density(s) > 1, 0.0, -1.0)
+        slope1 = _last_true(lambda s: density(s) > 1, 0.0, -1.0)
     if not isfinite(slope1):
         raise ValueError("dconj never crosses 1; expected a phi that is finite around 1")
 
-    slope0 = _last(lambda s: density(s) > 0, slope1, -1.0)
+    slope0 = _last_true(lambda s: density(s) > 0, slope1, -1.0)
     if density(slope0 + 1e-12 * (abs(slope0) + 1)) < _TINY:
         slope0 = -inf
-    recession = _last(lambda s: value(s) < inf, slope1, 1.0)
+    recession = _last_true(lambda s: value(s) < inf, slope1, 1.0)
     if isfinite(recession) and value(recession) > _HUGE:
         recession = inf
-    bend = slope(slope1)
-    if bend == 0:  # phi* is linear at slope1 where phi has a kink at 1, and kinked where phi is linear
+    curvature_of_conj = slope(slope1)
+    if curvature_of_conj == 0:  # phi* is linear (and phi has a kink at 1), or the other way round
         near = 1e-9 * (1 + abs(slope1))
         curvature1 = 0.0 if density(slope1 - near) < density(slope1 + near) else inf
     else:
-        curvature1 = 1 / bend
+        curvature1 = 1 / curvature_of_conj
     return _tidy(slope0), _tidy(slope1), _tidy(recession), curvature1
 
 
 def _tidy(s: float) -> float:
-    """`s` rounded to a short decimal if it is within the error of bisection."""
+    """Round `s` to 12 digits if this changes it by no more than the error of bisection."""
     short = float(f"{s:.12g}")
     return short if isfinite(s) and abs(s - short) <= 1e-14 * abs(s) + _TINY else s

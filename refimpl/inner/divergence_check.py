@@ -1,4 +1,4 @@
-"""`check_divergence`: a list of the errors in a user's divergence."""
+"""`check_divergence`, which lists the errors in a user's divergence."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from phiball.backends import active, ignore_float_warnings, is_array_api_obj, li
 from phiball.refimpl.inner.constants import derive_constants
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
 
-_TOL = 1e-6  # for quantities of order one, some of them differences of nearby values
+_TOL = 1e-6  # relative to 1 plus the size of the values compared
 
 
 def check_divergence(divergence: str | Divergence) -> list[str]:
-    """List the errors in a divergence.
+    """List the errors in a divergence, one sentence each; the list is empty for a valid divergence.
 
     Arguments:
     - `divergence`: a `Divergence`, for example your own.
 
-    Returns one sentence per error, and an empty list for a valid divergence. The functions are evaluated on
-    a grid, with arrays of the active backend. The checks are: phi is convex, with phi(1) = 0, and infinite
-    below zero; conj is its conjugate (Fenchel's inequality everywhere, equality at x = dconj(s)); d2conj is
-    the derivative of dconj; the constants agree with the functions.
+    The functions are evaluated on a grid, with arrays of the active backend. The checks are: phi is convex,
+    phi(1) = 0, and phi is infinite below 0; conj is the conjugate of phi (Fenchel's inequality, with equality
+    at x = dconj(s)); d2conj is the derivative of dconj; the constants agree with the functions.
 
     >>> from dataclasses import replace
     >>> from phiball.refimpl import ENTROPIC
@@ -37,7 +36,7 @@ def check_divergence(divergence: str | Divergence) -> list[str]:
     ss = [lowest + (highest - lowest) * (i + 0.37) / 160 for i in range(160)]
     for name, points in (("phi", xs), ("conj", ss), ("dconj", ss), ("d2conj", ss)):
         for dtype in ("float64", "float32"):
-            error = _error_of_form(name, getattr(d, name), points, dtype)
+            error = _output_error(name, getattr(d, name), points, dtype)
             if error:
                 return [error]  # the other checks would repeat it
     errors = (
@@ -51,26 +50,28 @@ def check_divergence(divergence: str | Divergence) -> list[str]:
 
 
 def _evaluate(function: Callable[[Any], Any], points: list[float]) -> list[float]:
+    """The values of a function of arrays at `points`, in float64."""
     xp = active().namespace
     with ignore_float_warnings():
         values: list[float] = to_numpy(function(xp.asarray(points, dtype=xp.float64))).tolist()
     return values
 
 
-def _error_of_form(name: str, function: Callable[[Any], Any], points: list[float], dtype: str) -> str | None:
+def _output_error(name: str, function: Callable[[Any], Any], points: list[float], dtype: str) -> str | None:
+    """The error in the type, shape or dtype that `function` returns for an array, if any."""
     xp = active().namespace
     at = xp.asarray(points, dtype=getattr(xp, dtype))
     before = to_numpy(at).tolist()
     try:
         with ignore_float_warnings():
             out = function(at)
-    except Exception as error:  # any error of a user's function is reported
+    except Exception as error:  # the user's function may raise anything
         return f"{name} raises {type(error).__name__} on an array: {error}."
     if not is_array_api_obj(out):
         return f"{name} returns {out!r}, of type {type(out).__name__}, for an array: it must return an array."
     if library(out) != library(at):
         return (
-            f"{name} returns a {library(out)} array for one of {library(at)}: it must return the same type."
+            f"{name} returns a {library(out)} array for a {library(at)} array: it must return the same type."
         )
     if out.shape != at.shape:
         return f"{name} returns shape {tuple(out.shape)} for shape {tuple(at.shape)}: it must be elementwise."
@@ -99,7 +100,7 @@ def _errors_of_phi(d: Divergence, xs: list[float]) -> list[str]:
 
 
 def _error_of_inequality(d: Divergence, xs: list[float], ss: list[float]) -> str | None:
-    """conj(s) >= s x - phi(x) for all x."""
+    """The error if conj(s) < s x - phi(x) for some x."""
     phis = _evaluate(d.phi, xs)
     for s, conj in zip(ss, _evaluate(d.conj, ss), strict=True):
         best, at = max((s * x - phi, x) for x, phi in zip(xs, phis, strict=True))
@@ -112,7 +113,7 @@ def _error_of_inequality(d: Divergence, xs: list[float], ss: list[float]) -> str
 
 
 def _error_of_equality(d: Divergence, ss: list[float]) -> str | None:
-    """conj(s) = s x - phi(x) at x = dconj(s), which is nonnegative and nondecreasing."""
+    """The error if dconj is negative or decreases, or conj(s) != s x - phi(x) at x = dconj(s)."""
     before = -inf
     ratios = _evaluate(d.dconj, ss)
     finite = [x if isfinite(x) else 1.0 for x in ratios]
@@ -135,16 +136,16 @@ def _error_of_equality(d: Divergence, ss: list[float]) -> str | None:
 
 
 def _error_of_d2conj(d: Divergence, ss: list[float]) -> str | None:
-    """d2conj is the slope of dconj, where dconj is differentiable."""
+    """The error if d2conj is not the slope of dconj, at points where dconj is differentiable."""
     h = 1e-5
     middle = _evaluate(d.dconj, ss)
     left = _evaluate(d.dconj, [s - h for s in ss])
     right = _evaluate(d.dconj, [s + h for s in ss])
-    for s, x, a, b, bend in zip(ss, middle, left, right, _evaluate(d.d2conj, ss), strict=True):
+    for s, x, a, b, second in zip(ss, middle, left, right, _evaluate(d.d2conj, ss), strict=True):
         before, after = (x - a) / h, (b - x) / h
         size = 1e-2 * (1e-2 + abs(before) + abs(after))
-        if abs(before - after) <= size and not abs(bend - (before + after) / 2) <= size:
-            return f"d2conj({s:g}) is {bend:g}, but dconj has slope {(before + after) / 2:g} there."
+        if abs(before - after) <= size and not abs(second - (before + after) / 2) <= size:
+            return f"d2conj({s:g}) is {second:g}, but dconj has slope {(before + after) / 2:g} there."
     return None
 
 
@@ -161,15 +162,15 @@ def _errors_of_constants(d: Divergence) -> list[str]:
             if isfinite(value)
             else _is_plausible(d, name, constant)
         )
-        # If phi has a kink at 1 and is linear on one side, both curvatures are valid.
-        both = name == "curvature1" and {constant, value} == {0.0, inf}
-        if constant != value and not near and not both:
+        # Both 0 and inf are valid if phi has a kink at 1 and is linear on one side.
+        either_valid = name == "curvature1" and {constant, value} == {0.0, inf}
+        if constant != value and not near and not either_valid:
             errors.append(f"{name} is {constant:g}, but the functions give {value:g}.")
     return errors
 
 
 def _is_plausible(d: Divergence, name: str, constant: float) -> bool:
-    """Whether a finite constant agrees with functions that overflow or underflow before reaching it."""
+    """Whether a finite constant is consistent with an infinite derived one, a result of overflow."""
     beyond = 1e-6 * (1 + abs(constant))
     if name == "recession" and isfinite(constant):
         return _evaluate(d.conj, [constant + beyond])[0] == inf

@@ -1,4 +1,4 @@
-"""Divergences phi with their conjugates: the paper's Section 2 and its Examples 1 to 5."""
+"""Divergences phi and their conjugates: Section 2 of the paper, with its Examples 1 to 5."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ Function = Callable[[Array], Array]
 class Divergence:
     r"""A convex function $\phi$ on $[0, \infty)$ with $\phi(1) = 0$, its conjugate and its constants.
 
-    Arguments: a name and four elementwise functions of an array.
-    - `name`: shown in messages.
+    Arguments: a name, shown in messages, and four elementwise functions of an array.
     - `phi`: $\phi(x)$, infinite where $x < 0$.
     - `conj`: the conjugate $\phi^*(s) = \sup_{x \ge 0} (s x - \phi(x))$.
-    - `dconj`: its derivative, which is the maximiser $x$: zero below `slope0`.
-    - `d2conj`: its second derivative.
+    - `dconj`: the derivative of the conjugate, which is the maximizer $x$; zero for $s$ below `slope0`.
+    - `d2conj`: the second derivative of the conjugate.
 
-    The functions keep the dtype, and work on arrays of the library that you pass to the solver
-    (`phiball.backends.array_namespace` makes one function serve all libraries). Write them so that they are
-    accurate near $x = 1$ and $s$ = `slope1` (with `expm1` and `log1p`): a large eta magnifies their error
-    there. `check_divergence` tests a divergence.
+    The functions must keep the dtype, and accept arrays of the library of the losses (to support every
+    library, use `phiball.backends.array_namespace`). Make them accurate near $x = 1$ and $s$ = `slope1`, for
+    example with `expm1` and `log1p`: a large eta magnifies their error there. `check_divergence` tests a
+    divergence.
 
-    These constants are derived from the functions unless you give them:
+    Four constants are derived from the functions unless you give them:
     - `slope0`: $\phi'(0^+)$.
     - `slope1`: a subgradient of $\phi$ at 1; 0 if 0 is a subgradient.
     - `recession`: $\lim_{t \to \infty} \phi(t)/t$.
     - `curvature1`: $\phi''(1)$.
 
-    `family` and `parameter` identify a built-in divergence to kernels; omit them in your own.
+    `family` and `parameter` select the solver of a built-in divergence; omit them for your own.
 
     Reference: Section 2 of the paper.
 
@@ -78,23 +77,20 @@ class Divergence:
                     object.__setattr__(self, constant, value)
 
 
-def _on_positives(value: Array, x: Array) -> Array:
+def _infinite_below_0(value: Array, x: Array) -> Array:
     xp = array_namespace(x)
     return xp.where(x < 0, xp.full_like(x, inf), value)
 
 
-def _filled(x: Array, value: float) -> Array:
+def _full(x: Array, value: float) -> Array:
     return array_namespace(x).full_like(x, value)
-
-
-# --- Example 2: x log x - x + 1 -----------------------------------------------------------------
 
 
 def _entropic_phi(x: Array) -> Array:
     xp = array_namespace(x)
     safe = xp.where(x > 0, x, xp.ones_like(x))
-    # log(x) is accurate near 1, so that the error is only the rounding of x - 1.
-    return _on_positives(xp.where(x > 0, safe * xp.log(safe) - (safe - 1), _filled(x, 1.0)), x)
+    # log(x) is accurate near 1: the only error is the rounding of x - 1.
+    return _infinite_below_0(xp.where(x > 0, safe * xp.log(safe) - (safe - 1), _full(x, 1.0)), x)
 
 
 def _entropic_conj(s: Array) -> Array:
@@ -119,26 +115,23 @@ ENTROPIC = Divergence(
 )
 r"""The entropic divergence $\phi(x) = x \log x - x + 1$, also known as Kullback-Leibler (Example 2).
 
-The risk is a log-sum-exp, $\eta \log \mathbb{E} e^{f/\eta}$, and the worst case a softmax.
+The risk is the log-sum-exp $\eta \log \mathbb{E} e^{f/\eta}$, and the worst case is a softmax.
 
 >>> ENTROPIC.slope1, ENTROPIC.recession, ENTROPIC.curvature1
 (0.0, inf, 1.0)
 """
 
 
-# --- Example 3: (x^2 - 1)/2 ---------------------------------------------------------------------
-
-
 def _positive_part(s: Array) -> Array:
-    return array_namespace(s).where(s > 0, s, _filled(s, 0.0))
+    return array_namespace(s).where(s > 0, s, _full(s, 0.0))
 
 
 def _step(s: Array) -> Array:
-    return array_namespace(s).where(s > 0, _filled(s, 1.0), _filled(s, 0.0))
+    return array_namespace(s).where(s > 0, _full(s, 1.0), _full(s, 0.0))
 
 
 def _quadratic_phi(x: Array) -> Array:
-    return _on_positives((x - 1) * (x + 1) / 2, x)
+    return _infinite_below_0((x - 1) * (x + 1) / 2, x)
 
 
 def _quadratic_conj(s: Array) -> Array:
@@ -159,32 +152,29 @@ QUADRATIC = Divergence(
 )
 r"""The quadratic divergence $\phi(x) = (x^2 - 1)/2$, also known as chi-square (Example 3).
 
-The worst case is a sparsemax: losses below a threshold have no weight.
+The worst case is a sparsemax: losses below a threshold get no weight.
 
 >>> QUADRATIC.slope1, QUADRATIC.recession, QUADRATIC.curvature1
 (1.0, inf, 1.0)
 """
 
 
-# --- Examples 4 and 5: abs(x - 1) and (x - 1)_+ ---------------------------------------------------
-
-
 def _absolute_phi(x: Array) -> Array:
-    return _on_positives(array_namespace(x).abs(x - 1), x)
+    return _infinite_below_0(array_namespace(x).abs(x - 1), x)
 
 
 def _hinge_phi(x: Array) -> Array:
-    return _on_positives(_positive_part(x - 1), x)
+    return _infinite_below_0(_positive_part(x - 1), x)
 
 
 def _clipped_conj(s: Array, *, slope0: float) -> Array:
     xp = array_namespace(s)
-    return xp.where(s > 1, _filled(s, inf), xp.where(s > slope0, s, _filled(s, slope0)))
+    return xp.where(s > 1, _full(s, inf), xp.where(s > slope0, s, _full(s, slope0)))
 
 
 def _clipped_dconj(s: Array, *, slope0: float) -> Array:
     xp = array_namespace(s)
-    return xp.where(s > 1, _filled(s, inf), _step(s - slope0))
+    return xp.where(s > 1, _full(s, inf), _step(s - slope0))
 
 
 def _zero(s: Array) -> Array:
@@ -232,14 +222,11 @@ It has a kink, and part of the mass may move to the largest loss.
 """
 
 
-# --- Example 1: 0 on [0, 1/alpha] -----------------------------------------------------------------
-
-
 def _indicator_phi(x: Array, *, alpha: float) -> Array:
     xp = array_namespace(x)
-    # Allow for the rounding of gamma/p at a density of 1/alpha.
+    # The factor allows for the rounding of x = gamma/p where it equals 1/alpha.
     edge = (1 / alpha) * (1 + 16 * float(xp.finfo(x.dtype).eps))
-    return xp.where((x >= 0) & (x <= edge), _filled(x, 0.0), _filled(x, inf))
+    return xp.where((x >= 0) & (x <= edge), _full(x, 0.0), _full(x, inf))
 
 
 def _indicator_conj(s: Array, *, alpha: float) -> Array:
@@ -254,11 +241,11 @@ def indicator(alpha: float) -> Divergence:
     r"""The divergence that is 0 on $[0, 1/\alpha]$ and infinite beyond (Example 1).
 
     Arguments:
-    - `alpha`: the level, in (0, 1].
+    - `alpha`: the level of the CVaR, in (0, 1].
 
-    The risk is the average value at risk (CVaR) at level alpha, for every eta. Losses tied at the quantile
-    share the remaining mass. The worst case printed in the paper gives each of them $1/\alpha$, so that its
-    mass exceeds one: 4/3 for $f = (0, 1)$ and $\alpha = 3/4$.
+    The risk is the average value at risk (CVaR): the mean of the largest losses, of total probability alpha.
+    It does not depend on eta. Losses tied at the quantile share the remaining mass; in the paper each has
+    the density $1/\alpha$, so that the total mass exceeds one (4/3 for $f = (0, 1)$ and $\alpha = 3/4$).
 
     >>> indicator(0.25).parameter
     0.25
@@ -275,14 +262,11 @@ def indicator(alpha: float) -> Divergence:
         slope0=0.0,
         slope1=0.0,
         recession=inf,
-        # At alpha = 1 the density is fixed at one, as with an infinite curvature.
+        # At alpha = 1 only the density 1 is allowed, as with an infinite curvature.
         curvature1=inf if alpha == 1 else 0.0,
         family="indicator",
         parameter=alpha,
     )
-
-
-# --- The Cressie-Read family ------------------------------------------------------------------------
 
 
 def expm1_over(k: float, x: Array) -> Array:
@@ -291,30 +275,29 @@ def expm1_over(k: float, x: Array) -> Array:
 
 
 def _log_power(s: Array, *, k: float) -> Array:
-    """log phi*'(s) = log(1 + (k-1) s)/(k-1) for k != 1; -inf or inf outside its domain."""
+    """log phi*'(s) = log(1 + (k-1) s)/(k-1) for k != 1; where 1 + (k-1) s <= 0, -inf (k > 1) or inf."""
     xp = array_namespace(s)
     y = (k - 1) * s
     inside = y > -1
-    log_y = xp.log1p(xp.where(inside, y, _filled(s, 0.0))) / (k - 1)
-    return xp.where(inside, log_y, _filled(s, -inf if k > 1 else inf))
+    log_y = xp.log1p(xp.where(inside, y, _full(s, 0.0))) / (k - 1)
+    return xp.where(inside, log_y, _full(s, -inf if k > 1 else inf))
 
 
 def _power_phi(x: Array, *, k: float) -> Array:
-    # phi(x) = x phi'(x) - phi*(phi'(x)), whose terms are accurate for k near 0 and 1.
+    # phi(x) = x phi'(x) - phi*(phi'(x)): both terms are accurate for k near 0 and 1.
     xp = array_namespace(x)
-    safe = xp.where(x > 0, x, _filled(x, 1.0))
+    safe = xp.where(x > 0, x, _full(x, 1.0))
     log_x = xp.log(safe)
     value = safe * expm1_over(k - 1, log_x) - expm1_over(k, log_x)
-    value = xp.where(xp.isnan(value), _filled(x, inf), value)  # both terms overflow, and so does phi
-    return _on_positives(xp.where(x > 0, value, _filled(x, 1 / k if k > 0 else inf)), x)
+    value = xp.where(xp.isnan(value), _full(x, inf), value)  # inf - inf, where phi itself overflows
+    return _infinite_below_0(xp.where(x > 0, value, _full(x, 1 / k if k > 0 else inf)), x)
 
 
 def _power_conj(s: Array, *, k: float) -> Array:
     xp = array_namespace(s)
     log_x = _log_power(s, k=k)
-    # For k < 0 the conjugate is finite at the end of its domain.
-    value = expm1_over(k, log_x)
-    return xp.where((k - 1) * s < -1, _filled(s, inf), value) if k < 1 else value
+    value = expm1_over(k, log_x)  # for k < 0 also finite at the end of the domain, s = 1/(1-k)
+    return xp.where((k - 1) * s < -1, _full(s, inf), value) if k < 1 else value
 
 
 def _power_dconj(s: Array, *, k: float) -> Array:
@@ -322,12 +305,12 @@ def _power_dconj(s: Array, *, k: float) -> Array:
 
 
 def _power_d2conj(s: Array, *, k: float) -> Array:
-    # x / y with y = x^(k-1); zero where the density is truncated.
+    # phi*''(s) = x^(2-k) at x = phi*'(s); zero where x is truncated to 0.
     xp = array_namespace(s)
     log_x = _log_power(s, k=k)
     inside = xp.isfinite(log_x)
-    value = xp.exp((2 - k) * xp.where(inside, log_x, _filled(s, 0.0)))
-    return xp.where(inside, value, _filled(s, 0.0 if k > 1 else inf))
+    value = xp.exp((2 - k) * xp.where(inside, log_x, _full(s, 0.0)))
+    return xp.where(inside, value, _full(s, 0.0 if k > 1 else inf))
 
 
 def cressie_read(k: float) -> Divergence:
@@ -336,8 +319,8 @@ def cressie_read(k: float) -> Divergence:
     Arguments:
     - `k`: any real number.
 
-    k = 2 gives $(x - 1)^2/2$, k = 1 gives `ENTROPIC`, k = 0 Burg's $x - 1 - \log x$, and k = 1/2
-    Hellinger's.
+    k = 2 gives $(x - 1)^2/2$, k = 1 `ENTROPIC`, k = 1/2 Hellinger's divergence, and k = 0 Burg's
+    $x - 1 - \log x$.
 
     >>> cressie_read(1) is ENTROPIC
     True
@@ -362,13 +345,11 @@ def cressie_read(k: float) -> Divergence:
     )
 
 
-# --- Centring -----------------------------------------------------------------------------------------
-
-
 def centred(d: Divergence) -> Divergence:
-    """The divergence phi(x) - slope1 (x - 1), with its minimum at 1: same risk, mu larger by eta slope1.
+    """The divergence phi(x) - slope1 (x - 1), whose minimum is at 1.
 
-    Solvers use this form, which avoids cancellation for a large eta.
+    It has the same risk and weights, and mu is larger by eta slope1. Solvers use it to avoid cancellation for
+    a large eta.
     """
     if d.slope1 == 0:
         return d
@@ -389,9 +370,7 @@ def centred(d: Divergence) -> Divergence:
 
 
 DIVERGENCES = {d.name: d for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)}
-"""The divergences without parameters, by name; claims and tests run on them."""
-
-
+"""The divergences without parameters, by name."""
 _ALIASES = {"kl": "entropic", "chi2": "quadratic", "tv": "absolute"}
 
 

@@ -1,4 +1,4 @@
-"""Primal and dual values of the inner problem, and bisection to a certified gap (Algorithm 2)."""
+"""Primal and dual values of the inner problem, and bisection (Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ def bisection(
     tol: float,
     p: Array | None = None,
 ) -> WorstCase:
-    """Solve the inner problem by bisection, Algorithm 2 of the paper, to a certified gap of `tol`.
+    """Solve the inner problem by bisection (Algorithm 2) until the certified gap is at most `tol`.
 
     Arguments:
     - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
-    - `tol`: the largest allowed gap, dual value minus primal value; positive.
+    - `tol`: a positive bound on the gap, dual value minus primal value.
 
-    Returns a `WorstCase` without gradients; `value` is the dual value at `mu`, and `weights` are normalised.
-    phi and its conjugate must be differentiable. The bracket and the stopping rule are corrected (claims C1
-    to C4).
+    Returns a `WorstCase` without gradients, whose `value` is the dual value at `mu`. phi and its conjugate
+    must be differentiable. The bracket and the stopping rule differ from the paper (refimpl/INNER.md).
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -89,9 +88,9 @@ def bisection(
                     f"tol is {tol!r}, but the smallest gap that {f.dtype} certifies here is {reached:.1e}: "
                     "increase tol, or use worst_case"
                 )
-            # h(mu) <= 0 lowers the upper end for mu, which raises the lower end for s.
+            # The mass increases with s.
             low = xp.where(met | (mass <= 1), s, low)
-            high = xp.where(met | ~(mass <= 1), s, high)  # also on NaN, so that the search ends
+            high = xp.where(met | ~(mass <= 1), s, high)  # on NaN too, so that the loop ends
 
 
 def dual_value(
@@ -152,7 +151,7 @@ def primal_value(
     - `weights` (..., m): gamma, nonnegative, with sum one along the last axis.
     - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
 
-    Returns an array of shape losses.shape[:-1], minus infinity where gamma_i > 0 = p_i. Arguments that
+    Returns an array of shape losses.shape[:-1], -inf where gamma_i > 0 but p_i = 0. Arguments that
     require a gradient are rejected.
 
     >>> import numpy as np
@@ -176,15 +175,15 @@ def primal_value(
     if not xp.all(weights >= 0):
         raise ValueError("weights contains a negative number or NaN; expected probabilities")
     with ignore_float_warnings():
-        whole = total(weights)
-    off = xp.abs(whole - 1)
-    if not xp.all(off <= tolerance(f) ** 0.5):
-        worst = float(xp.reshape(whole, (-1,))[int(xp.argmax(off))])
+        sums = total(weights)
+    error = xp.abs(sums - 1)
+    if not xp.all(error <= tolerance(f) ** 0.5):
+        worst = float(xp.reshape(sums, (-1,))[int(xp.argmax(error))])
         raise ValueError(f"weights sums to {worst!r} along the last axis; expected 1")
     f, eta = to_double(f), to_double(eta)
-    if divergence.family == "indicator":  # rounding may put weights above the end of its domain
-        end = p / divergence.parameter
-        weights = xp.where((weights > end) & (weights <= end * (1 + slack)), end, weights)
+    if divergence.family == "indicator":  # rounding may put weights above their limit
+        limit = p / divergence.parameter
+        weights = xp.where((weights > limit) & (weights <= limit * (1 + slack)), limit, weights)
     with ignore_float_warnings():
         top, g = shifted(f, p)
         value = top + primal_shifted(g, weights, eta, p, centred(divergence))
@@ -194,7 +193,7 @@ def primal_value(
 
 
 def _problem(losses: Array, eta: float | Array, p: Array | None) -> tuple[Array, Array, Array]:
-    """(f, eta, p) as valid arrays of the right shape, p in double precision."""
+    """Validate the arguments; return f (..., m), eta (...) and p (..., m), p in double precision."""
     check_losses(losses)
     f = detach(losses)
     eta, p = valid_eta(detach(eta), f), valid_p(None if p is None else detach(p), f)

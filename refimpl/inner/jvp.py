@@ -32,18 +32,17 @@ def worst_case_jvp(
     dp: Array | None = None,
     p: Array | None = None,
 ) -> WorstCaseTangent:
-    r"""The derivative of `worst_case` along a direction, without automatic differentiation.
+    r"""The derivative of `worst_case` along a direction, for every array library.
 
     Arguments:
     - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
     - `dlosses`: the direction in the losses, an array that broadcasts to losses.shape.
     - `deta`: the direction in eta, a number or an array that broadcasts to losses.shape[:-1].
-    - `dp`: the direction in p, an array that broadcasts to losses.shape. It requires p. Its rows need not sum
-      to zero, as p is rescaled.
+    - `dp`: the direction in p, an array that broadcasts to losses.shape; p must then be given. The rows of dp
+      need not sum to zero, because p is normalized.
 
-    A direction of None means zero. Returns the derivatives of `value` (...), `mu` (...) and `weights`
-    (..., m), by implicit differentiation of the optimality conditions: one solve, and O(m) operations per
-    row. refimpl/INNER.md describes points where the solution is nondifferentiable.
+    A direction of None means zero. Returns a `WorstCaseTangent`, computed by implicit differentiation.
+    refimpl/INNER.md describes points where the solution is nondifferentiable.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -59,7 +58,7 @@ def worst_case_jvp(
         None if p is None else xp.broadcast_to(xp.astype(p, losses.dtype, copy=False), losses.shape)
     )
     if dp is not None and distribution is None:
-        raise ValueError("dp is given without p; expected p as well")
+        raise ValueError("dp is given without p; pass p as well")
     if deta is not None and not is_array_api_obj(deta):
         deta = xp.full_like(solution.mu, valid_number("deta", deta))
     solved = Solved(divergence, losses, solution.eta, distribution, solution.mu, solution.weights)
@@ -72,6 +71,7 @@ def worst_case_jvp(
 
 
 def _direction(name: str, x: Array | None, losses: Array, shape: tuple[int, ...]) -> Array | None:
+    """A direction, checked and broadcast to `shape`."""
     if x is None:
         return None
     check_array(name, x)

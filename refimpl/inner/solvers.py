@@ -1,9 +1,9 @@
 """Exact solvers of the inner problem, one for each family of divergences.
 
-All computations are in double precision, on shifted losses g = f - max f <= 0 and a centred divergence
-(phi >= 0). A method returns density ratios x = gamma/p and drop = max f - mu, so that
-x_i = phi*'((drop + g_i)/eta). This form avoids cancellation for every eta, every offset of the losses and
-every distance to a pole.
+All computations are in double precision, with shifted losses g = f - max f <= 0 and the centred divergence,
+for which phi >= 0. Each method takes f, g, p (..., m) and eta (..., 1), and returns the density ratios
+x = gamma/p (..., m) and drop = max f - mu (...), so that x_i = phi*'((drop + g_i)/eta). This form avoids
+cancellation for every eta, every offset of the losses and every distance to a pole of phi*.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, tota
 from phiball.refimpl.validation import check_finite, double_distribution, holds
 
 Solution = tuple[Array, ...]  # (value, mu, weights, gap), and eta where the problem has a budget
-_STEPS = 200  # more than any method needs; bounds the loop on NaN
+_MAX_STEPS = 200  # more than any method needs; the limit ends loops if values are NaN
 
 
 @kernel
 def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = False) -> Solution:
     """Maximise sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i) over the simplex.
 
-    f has shape (..., m), eta shape (...); p broadcasts to the shape of f, or is None for the uniform
-    distribution. Types, shapes and eta are valid. A p that is not a distribution raises an error. A loss that
-    is not finite makes the value NaN, or raises an error if `check` is true.
-    Returns (value, mu, weights, gap), as in `WorstCase`.
+    f has shape (..., m) and eta (...); p broadcasts to f, or is None for the uniform distribution. Types,
+    shapes and eta must be valid; a p that is not a distribution raises an error. A loss that is not finite
+    makes the value NaN, or raises an error if `check`. Returns (value, mu, weights, gap) as in `WorstCase`.
     """
     xp = array_namespace(f)
     losses, dtype, c = f, f.dtype, centred(d)
@@ -38,32 +37,32 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = Fa
     with ignore_float_warnings():
         top, g = shifted(f, p)
         if c.family == "indicator":
-            eta = xp.ones_like(eta)  # the solution does not depend on eta, and a tiny one would overflow
+            eta = xp.ones_like(eta)  # the solution does not depend on eta, but a tiny eta would overflow
             x, drop = _indicator(g, distribution, c)
         else:
             x, drop = _METHODS.get(c.family or "", _any_divergence)(f, g, eta[..., None], p, c)
-        # If eta is so large that all ratios are 1 up to rounding, set them to 1: eta multiplies the rounding.
+        # Where a huge eta makes all ratios 1 up to rounding, use 1: eta would multiply the rounding errors.
         near = min(1.0, c.curvature1, -c.slope0, c.recession) * float(xp.finfo(f.dtype).eps)
-        even = -xp.min(g, axis=-1) < near * eta
-        x = xp.where(even[..., None], xp.ones_like(x), x)
-        drop = xp.where(even, -total(p * g), drop)
+        all_ones = -xp.min(g, axis=-1) < near * eta
+        x = xp.where(all_ones[..., None], xp.ones_like(x), x)
+        drop = xp.where(all_ones, -total(p * g), drop)
         weights = p * x
-        whole = total(weights, keepdims=True)
-        # A kinked phi needs ratios of exactly 1, for every eta.
+        mass = total(weights, keepdims=True)
+        # If phi has a kink at 1, normalizing must not change ratios of exactly 1.
         slack = 0.0 if 0 < c.curvature1 < xp.inf else tolerance(f)
-        off = (xp.abs(whole - 1) > slack) & ~even[..., None]
-        weights = xp.where(off, weights / whole, weights)
-        if c.family == "indicator":  # mu is a loss: below the quantile, the dual would grow by 1/alpha
+        normalize = (xp.abs(mass - 1) > slack) & ~all_ones[..., None]
+        weights = xp.where(normalize, weights / mass, weights)
+        if c.family == "indicator":  # mu is the quantile, exactly: a smaller mu would increase the dual
             mu = xp.max(xp.where((g <= -drop[..., None]) & (p > 0), f, xp.full_like(f, -xp.inf)), axis=-1)
         else:
-            mu = _multiplier(top, drop, eta, d, f.dtype)
+            mu = _round_mu(top, drop, eta, d, f.dtype)
         primal = primal_shifted(g, weights, eta, p, c)
         gap = dual_shifted(f, top, mu, eta, p, d) - primal
         value = top + primal
-        if distribution is not None:  # losses of probability zero have not been used yet
+        if distribution is not None:  # check also the losses of probability zero
             value = xp.where(xp.all(xp.isfinite(f), axis=-1), value, xp.full_like(value, xp.nan))
         if c.family != "indicator":
-            mu = _multiplier(top, drop, eta, d, dtype)
+            mu = _round_mu(top, drop, eta, d, dtype)
         value, mu, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, mu, weights, gap))
     if check:
         check_finite_field(value, losses, d)
@@ -76,7 +75,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = Fa
 def solve_ragged(
     f: Array, offsets: Array, eta: Array, p: Array | None, d: Divergence, check: bool = False
 ) -> Solution:
-    """`solve` for rows of different lengths: f is flat, and row r is f[offsets[r] : offsets[r + 1]]."""
+    """Apply `solve` to rows of different lengths: f is flat, and row r is f[offsets[r] : offsets[r + 1]]."""
     return solve_by_length(lambda f, eta, p: solve(f, eta, p, d, check), f, offsets, eta, p)
 
 
@@ -87,7 +86,7 @@ def solve_by_length(
     setting: Array,
     p: Array | None,
 ) -> Solution:
-    """The solution of ragged rows: `solver` is called once for all rows of each length."""
+    """`solve_ragged` with one call of `solver` per length; `setting` (rows,) is eta or the budget."""
     xp = array_namespace(f)
     starts = offsets[:-1]
     lengths = offsets[1:] - starts
@@ -96,13 +95,14 @@ def solve_by_length(
         (row,) = xp.nonzero(lengths == length)
         entry = xp.take(starts, row)[:, None] + xp.arange(length, device=device(f))
         flat = xp.reshape(entry, (-1,))
-        same_length, p_of = (None if x is None else xp.reshape(xp.take(x, flat), entry.shape) for x in (f, p))
-        solutions.append(solver(same_length, xp.take(setting, row), p_of))
+        f_rows, p_rows = (None if x is None else xp.reshape(xp.take(x, flat), entry.shape) for x in (f, p))
+        solutions.append(solver(f_rows, xp.take(setting, row), p_rows))
         rows.append(row)
         entries.append(flat)
     row_order, entry_order = xp.argsort(xp.concat(rows)), xp.argsort(xp.concat(entries))
 
     def merge(fields: tuple[Array, ...]) -> Array:
+        """One field of all solutions, in the order of the rows or of the entries."""
         if fields[0].ndim == 1:
             return xp.take(xp.concat(list(fields)), row_order)
         return xp.take(xp.concat([xp.reshape(x, (-1,)) for x in fields]), entry_order)
@@ -111,7 +111,7 @@ def solve_by_length(
 
 
 def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
-    """Raise unless a field `x` of a solution is finite; a loss that is not finite is reported first."""
+    """Raise unless the field `x` of a solution is finite; blame the losses first if they are not finite."""
     xp = array_namespace(x)
     if not holds(xp.isfinite(x)):
         check_finite("losses", losses)
@@ -120,23 +120,23 @@ def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = ""
         raise ValueError(message.format(losses.dtype) + hint)
 
 
-def _multiplier(top: Array, drop: Array, eta: Array, d: Divergence, dtype: Any) -> Array:
-    """mu = max f - drop - eta slope1 in a dtype, rounded up where rounding down would make the dual infinite.
+def _round_mu(top: Array, drop: Array, eta: Array, d: Divergence, dtype: Any) -> Array:
+    """mu = max f - drop - eta slope1 in `dtype`, rounded up where rounding down would spoil the dual value.
 
-    That happens where phi* has a finite domain; where eta is below the rounding of mu, the dual would be
-    huge. Elsewhere rounding to nearest is better: rounding up costs rounding^2/eta.
+    The dual value would be infinite if phi* is infinite above the recession slope, and huge if eta is below
+    the rounding error of mu. Elsewhere mu is rounded to nearest, which gives a smaller gap.
     """
     xp = array_namespace(top)
-    ends = d.recession < xp.inf
-    drop = drop * (1 - tolerance(top)) if ends else drop
+    finite_domain = d.recession < xp.inf
+    drop = drop * (1 - tolerance(top)) if finite_domain else drop
     mu = (top - drop) - eta * d.slope1
     up = cast_up(add_up(add_up(top, -drop), -eta * d.slope1), dtype)
     fine = 64 * float(xp.finfo(dtype).eps) * xp.abs(mu) < eta
-    return up if ends else xp.where(fine, xp.astype(mu, dtype, copy=False), up)
+    return up if finite_domain else xp.where(fine, xp.astype(mu, dtype, copy=False), up)
 
 
 def shifted(f: Array, p: Array) -> tuple[Array, Array]:
-    """(top, f - top) with top = max f over p > 0; entries with p = 0 become 0."""
+    """(top, g): top (...) is the largest f_i with p_i > 0, and g = f - top (..., m), 0 where p_i = 0."""
     xp = array_namespace(f)
     top = xp.max(xp.where(p > 0, f, xp.full_like(f, -xp.inf)), axis=-1)
     g = f - top[..., None]
@@ -153,10 +153,10 @@ def primal_shifted(g: Array, weights: Array, eta: Array, p: Array, c: Divergence
 
 
 def dual_shifted(f: Array, top: Array, mu: Array, eta: Array, p: Array, d: Divergence) -> Array:
-    """mu + eta sum p_i phi*((f_i - mu)/eta) - max f, computed with the centred phi."""
+    """mu + eta sum p_i phi*((f_i - mu)/eta) - max f, computed with the centred phi; `top` is max f."""
     xp = array_namespace(f)
     c = centred(d)
-    # The centred multiplier mu + eta slope1 = high + low, without rounding.
+    # mu + eta slope1, the multiplier of the centred problem, is high + low exactly.
     high, low = two_sum(mu, eta * d.slope1)
     s = ((f - high[..., None]) - low[..., None]) / eta[..., None]
     conj = xp.where(p > 0, p * c.conj(s), xp.zeros_like(p))
@@ -164,7 +164,7 @@ def dual_shifted(f: Array, top: Array, mu: Array, eta: Array, p: Array, d: Diver
 
 
 def _entropic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Example 2: x = exp(u + s), s = -log E exp(u), with u = g/eta."""
+    """Example 2: x = exp(u + s) with u = g/eta and s = -log E exp(u)."""
     xp = array_namespace(g)
     u = g / eta
     excess = total(p * xp.expm1(u))  # E exp(u) - 1, accurate for a large eta
@@ -177,14 +177,14 @@ def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple
     """Example 3, centred: x = (1 + (g - c)/eta)_+ with E x = 1, by Newton on the active set.
 
     E x - 1 is convex and piecewise linear in c, so Newton's method from the left is exact after finitely many
-    steps. c is stored as its distance w from the smallest loss with weight, which keeps its digits for a tiny
-    eta.
+    steps. c is stored as w = c - lowest, its distance from the smallest loss with weight.
     """
     xp = array_namespace(g)
     zero = xp.zeros_like(g)
     at_top = total(xp.where(g == 0, p, zero), keepdims=True)
-    everything, nothing_else = total(p * g, keepdims=True), eta * (1 - 1 / at_top)
-    c = xp.where(everything > nothing_else, everything, nothing_else)  # both are left of the root
+    # c if all losses have weight, and if only the largest have; both are left of the root.
+    c_all, c_top = total(p * g, keepdims=True), eta * (1 - 1 / at_top)
+    c = xp.where(c_all > c_top, c_all, c_top)
     lowest = xp.min(xp.where(g > c - eta, g, zero), axis=-1, keepdims=True)
 
     def distance(lowest: Array) -> Array:
@@ -198,7 +198,7 @@ def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple
         new = xp.min(xp.where(inside, g, zero), axis=-1, keepdims=True)
         return (xp.where(new > lowest, new, lowest),), ~(new > lowest)
 
-    (lowest,) = iterate(step, (lowest,), _STEPS)
+    (lowest,) = iterate(step, (lowest,), _MAX_STEPS)
     idle, h, w = g < lowest, g - lowest, distance(lowest)
     x = 1 + (h - w) / eta
     return xp.where(idle | (x < 0), zero, x), -(lowest + w)[..., 0]
@@ -208,15 +208,15 @@ def _cressie_read(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tu
     assert d.parameter is not None
     if d.parameter == 2:
         return _quadratic(f, g, eta, p, d)
-    return (_power_between if 1 < d.parameter < 2 else _power)(f, g, eta, p, d)
+    return (_power_1_to_2 if 1 < d.parameter < 2 else _power)(f, g, eta, p, d)
 
 
 def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Cressie-Read, k < 1 or k > 2: x_i^(k-1) = v^(k-1) + (k-1)(f_i - f_j)/eta, v the ratio at j.
+    """Cressie-Read, k < 1 or k > 2: x_i^(k-1) = v^(k-1) + (k-1)(f_i - f_j)/eta, where v = x_j.
 
-    j is the largest loss for k < 1, and the smallest loss with weight for k > 2, so that both terms are
-    positive and do not cancel, neither near the pole nor where a ratio reaches zero with infinite slope. E x
-    is concave in v for k < 1 and convex for k > 2, so that Newton's method converges monotonically.
+    f_j is the largest loss for k < 1, and the smallest loss with weight for k > 2: both terms are then
+    positive and do not cancel. E x is concave in v for k < 1 and convex for k > 2, so that Newton's method
+    converges monotonically.
     """
     assert d.parameter is not None
     a = d.parameter - 1
@@ -242,34 +242,34 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
         slope = total(xp.where(idle, xp.zeros_like(u), p * xp.exp(steep)), keepdims=True)
         new = v + (mass - mean) / slope
         new = xp.where(new < 0, xp.zeros_like(new), new)
-        # Stop when the sum or the step is at rounding level: a flat slope magnifies the rounding of the sum.
-        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - v) > tol * v)  # or NaN
+        # Stop when E x - 1 or the step is at rounding level: where E x is flat in v, steps stay larger.
+        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - v) > tol * v)  # `~(a > b)` is true for NaN
         return (new,), met
 
-    (v,) = iterate(step, (v,), _STEPS)
+    (v,) = iterate(step, (v,), _MAX_STEPS)
     log_x = log_ratio(v)
     return xp.exp(log_x), eta[..., 0] * (xp.expm1(a * xp.max(log_x, axis=-1)) / a)
 
 
 def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
-    """The smallest loss f_j with weight: E (a (f - f_j)/eta)_+^(1/a) < 1. Bisection on its rank."""
+    """The smallest loss with weight, or smallest f_j with E (a (f - f_j)/eta)_+^(1/a) < 1, by bisection."""
     xp = array_namespace(f)
     ranked = xp.flip(xp.sort(xp.where(p > 0, f, xp.min(f, axis=-1, keepdims=True)), axis=-1), axis=-1)
-    low = xp.zeros(ranked[..., :1].shape, dtype=xp.int64, device=device(f))  # the largest has weight
+    low = xp.zeros(ranked[..., :1].shape, dtype=xp.int64, device=device(f))  # the rank of the largest loss
     high = low + f.shape[-1]
     for _ in range(f.shape[-1].bit_length()):  # halves high - low until it is 1
         middle = (low + high) // 2
         above = f - xp.take_along_axis(ranked, middle, axis=-1)
         above = xp.where((above > 0) & (p > 0), above, xp.zeros_like(above))
-        has = total(p * (a * above / eta) ** (1 / a), keepdims=True) < 1
-        low, high = xp.where(has, middle, low), xp.where(has, high, middle)
+        has_weight = total(p * (a * above / eta) ** (1 / a), keepdims=True) < 1
+        low, high = xp.where(has_weight, middle, low), xp.where(has_weight, high, middle)
     return xp.take_along_axis(ranked, low, axis=-1)
 
 
-def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Cressie-Read, 1 < k < 2: x_i = X (1 + (k-1) u_i X^(1-k))_+^(1/(k-1)), X the ratio at the top.
+def _power_1_to_2(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
+    """Cressie-Read, 1 < k < 2: x_i = X (1 + (k-1) u_i X^(1-k))_+^(1/(k-1)), X the ratio at the largest loss.
 
-    E x is convex in X, and linear for k = 1: Newton's method overshoots once, then descends.
+    E x is convex in X: Newton's method overshoots once, and then decreases to the root.
     """
     assert d.parameter is not None
     a = d.parameter - 1
@@ -290,26 +290,26 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
         x, slope = ratio(X)
         mean = total(p * x, keepdims=True)
         new = X + (mass - mean) / total(p * slope, keepdims=True)
-        # A step from far to the right may be all rounding.
+        # Far to the right of the root a step may be mostly rounding error: bisect if it passes `low`.
         low = xp.where(mean <= mass, X, low)
         new = xp.where(new > low, xp.where(new < highest, new, highest), xp.sqrt(low) * xp.sqrt(X))
-        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - X) > tol * X)  # or NaN
+        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - X) > tol * X)  # `~(a > b)` is true for NaN
         return (new, low), met
 
-    X, _ = iterate(step, (xp.ones_like(highest), xp.ones_like(highest)), _STEPS)
+    X, _ = iterate(step, (xp.ones_like(highest), xp.ones_like(highest)), _MAX_STEPS)
     x, _ = ratio(X)
-    # The last Newton step is taken in x, with phi*'' = x^(2-k): if the largest loss has very little mass, E x
-    # differs by more than rounding between neighbouring numbers X.
-    bend = x ** (1 - a)
-    x = x + bend * ((mass - total(p * x, keepdims=True)) / total(p * bend, keepdims=True))
+    # One more Newton step changes x itself, with phi*'' = x^(2-k): if the largest loss has very little mass,
+    # E x is not 1 up to rounding at any floating-point X.
+    slope = x ** (1 - a)
+    x = x + slope * ((mass - total(p * x, keepdims=True)) / total(p * slope, keepdims=True))
     return xp.where(x > 0, x, xp.zeros_like(x)), (eta * (xp.expm1(a * xp.log(X)) / a))[..., 0]
 
 
 def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
-    """Example 1 with atoms: x = 1/alpha above the quantile q, and the rest of the mass on g = q.
+    """Example 1, corrected: x = 1/alpha above the quantile q, and the rest of the mass on losses g = q.
 
-    Under the uniform distribution masses are counts, and alpha m is stored in two parts, so that their
-    difference is exact for any number of points.
+    For the uniform distribution (p None), masses are counts of losses, compared with alpha m = full + rest:
+    two floating-point numbers, so that no digit is lost for large m.
     """
     assert d.parameter is not None
     xp = array_namespace(g)
@@ -322,7 +322,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     order = xp.argsort(-g, axis=-1, stable=True)
     ranked = xp.take_along_axis(g, order, axis=-1)
     mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
-    # The quantile: the first ranked loss where the mass reaches alpha, or the last one after rounding.
+    # The quantile is the first loss in decreasing order at which the mass reaches alpha, if any, or the last.
     least, slack = xp.min(g, axis=-1, keepdims=True), full * tolerance(g)
     q = xp.max(xp.where(mass >= full - slack, ranked, least), axis=-1, keepdims=True)
     zero = xp.zeros_like(g)
@@ -338,7 +338,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
         lower = xp.max(xp.where(g < q, g, least), axis=-1, keepdims=True)
         return (xp.where(up, higher, xp.where(down, lower, q)),), ~(up | down)
 
-    (q,) = iterate(step, (q,), _STEPS)  # rounding of the cumulative sum may be a few losses off
+    (q,) = iterate(step, (q,), _MAX_STEPS)  # rounding of the cumulative sum may be a few losses off
     above, tied = masses(q)
     share = xp.clip(((full - above) + rest) / tied, 0.0, 1.0)
     x = xp.where(g > q, xp.ones_like(g), xp.where(g == q, share, zero)) / d.parameter
@@ -346,25 +346,25 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
 
 
 def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Examples 4 and 5, corrected: x = 1 above max f - width; the mass below moves to the largest loss."""
+    """Examples 4 and 5, corrected: x = 1 above max f - width; mass below moves to the largest losses."""
     xp = array_namespace(g)
     width = eta * (1 - d.slope0)  # 2 eta for the absolute value, eta for the hinge
     zero = xp.zeros_like(g)
     kept = g > -width
-    left = total(xp.where(kept, zero, p), keepdims=True)
+    moved = total(xp.where(kept, zero, p), keepdims=True)
     at_top = total(xp.where(g == 0, p, zero), keepdims=True)
-    x = xp.where(kept, xp.ones_like(g), zero) + xp.where(g == 0, left / at_top, zero)
-    # Every mu in [max f - eta, max(max f - eta, min f - eta slope0)] is optimal. The middle of the losses, or
-    # their minimum for the hinge, stays away from the end of the domain of phi*.
+    x = xp.where(kept, xp.ones_like(g), zero) + xp.where(g == 0, moved / at_top, zero)
+    # Every mu in [max f - eta, max(max f - eta, min f - eta slope0)] is optimal. If eta is large, choose the
+    # midrange of the losses (their minimum for the hinge), away from the end of the domain of phi*.
     low = xp.min(g, axis=-1) / (1 - d.slope0)
     return x, xp.where(-low < eta[..., 0], -low, eta[..., 0])
 
 
 def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Safeguarded Newton's method in s on E phi*'(s + u) = 1, for a divergence given by its functions.
+    """Solve E phi*'(s + u) = 1 for s, with u = g/eta, by a safeguarded Newton's method; for any divergence.
 
-    Where the density jumps across one (a kink of phi*), the two one-sided densities are mixed; where it stays
-    below one up to the recession slope, the remaining mass goes to the largest loss.
+    If E phi*' jumps across 1 (phi* has a kink), the densities on both sides of the jump are mixed. If it is
+    below 1 up to the recession slope, the missing mass goes to the largest losses.
     """
     xp = array_namespace(g)
     u = g / eta
@@ -372,12 +372,13 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
     mass = total(p, keepdims=True)  # 1 up to rounding
 
     def density(s: Array) -> tuple[Array, Array]:
+        """The density at s, and its mean."""
         x = d.dconj(s + u)
         return x, total(xp.where(p > 0, p * x, xp.zeros_like(x)), keepdims=True)
 
     low = xp.zeros_like(u[..., :1])
     high = -xp.min(u, axis=-1, keepdims=True)  # the bracket of the corrected Algorithm 2
-    high = high + tol * (1 + high)  # if phi*' jumps, the smallest loss must lie beyond the jump
+    high = high + tol * (1 + high)  # if phi*' jumps at slope1, the bracket must include the jump
     if d.recession < xp.inf:
         high = xp.where(high > d.recession, xp.full_like(high, d.recession), high)
 
@@ -385,8 +386,8 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
         _, mean = density(s)
         low = xp.where(mean <= mass, s, low)
         high = xp.where(mean >= mass, s, high)
-        bend = total(xp.where(p > 0, p * d.d2conj(s + u), xp.zeros_like(u)), keepdims=True)
-        new = s + (mass - mean) / bend
+        slope = total(xp.where(p > 0, p * d.d2conj(s + u), xp.zeros_like(u)), keepdims=True)
+        new = s + (mass - mean) / slope
         middle = low + (high - low) / 2
         inside = (new > low) & (new < high)
         new = xp.where(inside, new, middle)
@@ -394,11 +395,11 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
         stuck = (middle <= low) | (middle >= high) | ~xp.isfinite(middle)
         return (xp.where(met | stuck, s, new), low, high), met | stuck
 
-    s, low, high = iterate(step, (low, low, high), 4 * _STEPS)
+    s, low, high = iterate(step, (low, low, high), 4 * _MAX_STEPS)
     x, mean = density(s)
     x_low, mean_low = density(low)
     x_high, mean_high = density(high)
-    # At a kink mean_low < 1 < mean_high for neighbouring s: mix, unless the upper density is infinite.
+    # At a kink, mean_low < 1 < mean_high: mix both densities, unless the upper one is infinite.
     share = (mass - mean_low) / (mean_high - mean_low)
     mixed = x_low + share * (x_high - x_low)
     at_top = total(xp.where(g == 0, p, xp.zeros_like(p)), keepdims=True)

@@ -60,13 +60,13 @@ class WorstCase:
     - `value` (...): the optimal value.
     - `mu` (...): the multiplier of the constraint sum gamma = 1.
     - `weights` (..., m): gamma, the worst-case probabilities.
-    - `gap` (...): an upper bound on the optimal value minus a lower bound, by weak duality. It is of the size
-      of rounding in the dtype of the losses, and may be negative by that much.
-    - `eta` (...): the price; with a budget, the multiplier of its constraint, which is the derivative of the
-      value in the budget: 0 where the budget does not bind, infinite at budget 0 if phi is smooth at 1.
+    - `gap` (...): the duality gap, an upper minus a lower bound on the optimal value. It is of the size of
+      rounding errors in the dtype of the losses, and rounding may make it negative.
+    - `eta` (...): the given price. With a budget, the multiplier of the budget constraint, which is the
+      derivative of the value in the budget: 0 if the budget does not bind, inf at budget 0 for smooth phi.
 
-    At a price the bounds are `dual_value` at `mu` and `primal_value` at `weights`; with a budget, the dual
-    value at `eta` and the expected loss of `weights`. refimpl/INNER.md states the accuracy.
+    With a price, the bounds are `dual_value` at `mu` and `primal_value` at `weights`. With a budget, they are
+    eta * budget + `dual_value`, and the expected loss under `weights`. refimpl/INNER.md states the accuracy.
     """
 
     value: Array
@@ -94,16 +94,17 @@ def worst_case(
     \sum_i p_i \phi(\gamma_i / p_i) \le \text{budget}$$
 
     Arguments:
-    - `losses` (..., m): f, floating-point numbers of any supported library.
+    - `losses` (..., m): f, a floating-point array of any supported library.
     - `eta` or `budget`, not both: a number or an array that broadcasts to losses.shape[:-1], positive for eta
       and nonnegative for a budget.
-    - `divergence`: phi, a `Divergence` or "entropic"/"kl", "quadratic"/"chi2", "absolute"/"tv", "hinge".
-    - `p`: the reference distribution, which broadcasts to losses.shape; uniform by default.
-    - `offsets` (n + 1,): for rows of different lengths in flat losses, losses[offsets[r] : offsets[r + 1]].
-    - `check`: False skips the test for NaN and infinities in the losses.
+    - `divergence`: phi, a `Divergence`, or "entropic"/"kl", "quadratic"/"chi2", "absolute"/"tv", "hinge".
+    - `p`: the reference distribution, an array that broadcasts to losses.shape; uniform by default.
+    - `offsets` (n + 1,): for n rows of different lengths. Then losses is flat, and row r is
+      losses[offsets[r] : offsets[r + 1]].
+    - `check`: False skips the check that losses and results are finite.
 
-    Returns a `WorstCase`, exact to rounding, which its `gap` certifies. With torch, all fields but the gap
-    carry derivatives; for other libraries see `worst_case_jvp`. refimpl/INNER.md covers edge cases.
+    Returns a `WorstCase`, exact up to rounding, as its `gap` certifies. With torch, all fields except the gap
+    are differentiable; for other libraries see `worst_case_jvp`. refimpl/INNER.md covers edge cases.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 
@@ -133,15 +134,16 @@ def worst_case(
         return WorstCase(*_solve_ragged(problem, losses, offsets, setting, p))
     if is_jax(losses) or (is_torch(losses) and tracks_derivatives(losses, setting, p)):
         solution = differentiable_solve(type(problem), (divergence, check), losses, setting, p)
-        return WorstCase(*(solution if eta is None else (*solution, _rows_of(eta, solution[0]))))
+        return WorstCase(*(solution if eta is None else (*solution, _broadcast_eta(eta, solution[0]))))
     return WorstCase(*problem.solve(losses, setting, p, validated=False))
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """How to validate, solve and differentiate a problem, as `differentiable_solve` expects.
+    """How to validate, solve and differentiate a problem, with the methods that `differentiable_solve` calls.
 
-    The setting is eta or the budget; `solved` is the class with the derivatives.
+    `setting` is eta or the budget, `outputs` the number of fields that `maximise` returns, and `solved` the
+    class that computes derivatives.
     """
 
     divergence: Divergence
@@ -162,11 +164,11 @@ class _Problem:
         return valid if p is None else valid & is_distribution(p)
 
     def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
-        """The solution for valid arrays."""
+        """Solve for valid arrays."""
         raise NotImplementedError
 
     def maximise_ragged(self, f: Array, offsets: Array, setting: Array, p: Array | None) -> Solution:
-        """The solution for valid ragged rows."""
+        """Solve for valid rows of different lengths."""
         raise NotImplementedError
 
     def validate(self, losses: Array, setting: float | Array, p: Array | None) -> None:
@@ -178,8 +180,8 @@ class _Problem:
     def solve(
         self, losses: Array, setting: float | Array, p: Array | None, *, validated: bool = True
     ) -> Solution:
-        """The solution; unless `validated`, types and shapes are checked, and a price is appended."""
-        # The functions of a divergence without a family expect the library of the losses.
+        """Solve; unless `validated`, check types and shapes, and append the price to the solution."""
+        # The functions of a user's divergence expect arrays of the library of the losses.
         (f, setting, p), back = kernel_memory(losses, setting, p, convert=self.has_kernel)
         if validated:
             self.check_range(setting)
@@ -243,7 +245,7 @@ def _cast_p(p: Array | None, f: Array) -> Array | None:
         return array_namespace(f).astype(p, f.dtype, copy=False)
 
 
-def _rows_of(eta: float | Array, value: Array) -> Array:
+def _broadcast_eta(eta: float | Array, value: Array) -> Array:
     """`eta` with the shape and dtype of `value`."""
     xp = array_namespace(value)
     if isinstance(eta, (int, float)):
@@ -280,7 +282,7 @@ def _solve_ragged(
 
 
 def _valid_offsets(offsets: Array, losses: Array) -> Array:
-    """`offsets` as an array of integers, or an error unless they increase from 0 to the number of losses."""
+    """`offsets` as an integer array; raise unless they increase from 0 to the number of losses."""
     xp = array_namespace(losses)
     if isinstance(offsets, (list, tuple)):
         offsets = xp.asarray(offsets, device=device(losses))
@@ -310,19 +312,19 @@ def _valid_offsets(offsets: Array, losses: Array) -> Array:
 
 
 def _round_to(solution: WorstCase, dtype: Any) -> WorstCase:
-    """Round a solution to half precision, and add the rounding of the value to the gap."""
-    numbers = {field.name: getattr(solution, field.name) for field in fields(solution)}
-    value = numbers["value"]
+    """Round a solution to half precision, and add the rounding error of the value to the gap."""
+    values = {field.name: getattr(solution, field.name) for field in fields(solution)}
+    value = values["value"]
     rounded = _cast(value, dtype)
     xp = array_namespace(value)
     error = xp.abs(detach(xp.astype(rounded, value.dtype)) - detach(value))
-    # The factor and the smallest float16 cover the rounding of the gap itself.
-    numbers["gap"] = (numbers["gap"] + error) * (1 + 2**-7) + 2**-24
-    return WorstCase(**{name: _cast(x, dtype) for name, x in numbers.items()})
+    # The factor and the last term, the smallest positive float16, cover the rounding of the gap itself.
+    values["gap"] = (values["gap"] + error) * (1 + 2**-7) + 2**-24
+    return WorstCase(**{name: _cast(x, dtype) for name, x in values.items()})
 
 
 def _cast(x: Array, dtype: Any) -> Array:
-    if is_traced(x):  # torch has no warnings to ignore, and its compiler rejects this context
+    if is_traced(x):  # torch emits no warnings, and its compiler rejects the context manager
         return array_namespace(x).astype(x, dtype)
     with ignore_float_warnings():
         return array_namespace(x).astype(x, dtype)

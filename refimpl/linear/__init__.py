@@ -1,4 +1,4 @@
-"""Linear models: risks without sampling, and fits with a certificate of optimality."""
+"""Linear models: robust risks computed without sampling, and fits with a bound on their suboptimality."""
 
 from phiball.refimpl.linear.fit import LinearModel, fit_linear_model
 from phiball.refimpl.linear.losses import (

@@ -1,4 +1,4 @@
-"""A lower bound on the objective over all linear models, which certifies that a fit is optimal."""
+"""A lower bound on the objective F over all linear models, which certifies that a fit is optimal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from phiball.refimpl.linear.multinomial_objective import MultinomialObjective
 from phiball.refimpl.linear.problem import LinearProblem
 
 Objective = LinearObjective | MultinomialObjective
-_FLAT = 1e-15  # a slope in the intercept below rounding
+_FLAT = 1e-15  # the slope of F in the intercept is zero up to rounding below this
 
 
 def lower_bound(objective: Objective, params: Array, point: Evaluation, problem: LinearProblem) -> float:
     """A lower bound on F over all coefficients and intercepts; -inf without a ridge.
 
-    The loss part L of F is convex. Tangent planes at (theta, c_j), averaged with weights a_j so that their
-    slopes in the intercept cancel, lie below it: L(theta', c') >= A + h.(theta' - theta) for every c'. With
-    the ridge the minimum over theta' is A - h.theta - |h|^2/(2 lambda).
+    `point` is the objective at `params`. Write F = L + ridge, where L is convex. Tangent planes of L lie
+    below L. Take tangents at (theta, c_j) for several intercepts c_j, and average them such that their slopes
+    in the intercept cancel: L(theta', c') >= A + h.(theta' - theta) for every theta' and c'. With the ridge
+    added, the minimum of the right-hand side over theta' is A - h.theta - |h|^2/(2 lambda).
     """
     if problem.ridge == 0:
         return -inf
@@ -37,7 +38,7 @@ def lower_bound(objective: Objective, params: Array, point: Evaluation, problem:
         rest = point.gradient[:coefficients]
         return point.value - float(rest @ rest) / (2 * problem.ridge)
     width = 4 * largest / max(point.curvature, 1e-300)
-    # F may have almost no curvature in the intercept, as at a quantile between two examples.
+    # Use a short width if F has almost no curvature in the intercept, as at a quantile between two examples.
     width = (width if width < 1 else 1e-8) + 1e-13 * (1 + float(xp.max(xp.abs(params[coefficients:]))))
     for _ in range(30):
         planes = []
@@ -65,10 +66,10 @@ def _intercepts(objective: Objective, params: Array, problem: LinearProblem) -> 
 
 
 def _solve(rows: list[list[float]], like: Array) -> list[float] | None:
-    """Weights whose product with the rows is 0, and 1 with the last row; None if there are none."""
+    """The solution of rows @ weights = (0, ..., 0, 1); None if the matrix is singular."""
     xp = array_namespace(like)
     made = {"dtype": like.dtype, "device": device(like)}
-    # Slopes are tiny; rescale them to condition the system.
+    # Slopes are tiny: rescale all rows but the last, so that the matrix is well conditioned.
     top = max(abs(v) for row in rows[:-1] for v in row)
     if not top > 0:
         return [1 / len(rows)] * len(rows)
@@ -89,6 +90,7 @@ def _mixed(
     coefficients: int,
     ridge: float,
 ) -> float:
+    """The lower bound of F from the average of the tangent planes with weights `mixture`."""
     xp = array_namespace(params)
     theta = params[:coefficients]
     square = float(theta @ theta)
@@ -99,6 +101,6 @@ def _mixed(
         shift = float(found.gradient[coefficients:] @ at[coefficients:])
         height += a * (loss - shift)
         slope = slope + a * h
-    # L >= height + slope.(theta' - theta); with the ridge the minimum is at theta' = -slope/ridge.
+    # L(theta') >= height + slope.(theta' - theta); with the ridge, the minimum is at theta' = -slope/ridge.
     total = slope + ridge * theta
     return height + ridge / 2 * square - float(total @ total) / (2 * ridge)

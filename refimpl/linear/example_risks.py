@@ -1,11 +1,11 @@
-"""The risk of each example on given nodes, with its first two derivatives.
+"""The risk of each example on quadrature nodes, with its first two derivatives.
 
-An example with prediction m moves to m + o_j with probability p_j. Its risk is R = sum gamma_j f_j minus the
-cost of gamma, where f_j = loss(m + o_j). By Danskin's theorem dR = sum gamma_j f_j' d(m + o_j), and
+At node j, of probability p_j, the prediction of an example is z_j and its loss f_j = loss(z_j). The risk R is
+the worst case: sum gamma_j f_j minus the cost of gamma. By Danskin's theorem dR = sum gamma_j f_j' dz_j, and
 
-    d2R = sum (gamma_j f_j'' + q_j f_j'^2/eta) d(m + o_j)^2 - (sum q_j f_j' d(m + o_j))^2/(eta sum q_j),
+    d2R = sum (gamma_j f_j'' + q_j f_j'^2/eta) dz_j^2 - (sum q_j f_j' dz_j)^2/(eta sum q_j),
 
-where q_j = p_j phi*''((f_j - mu)/eta) says how the worst case moves with the losses.
+where q_j = p_j phi*''((f_j - mu)/eta) is the derivative of gamma_j with respect to (f_j - mu)/eta.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.printing import one_line
 
-_STEPS = 60
-_MET = 1e-13
-_ATOM = 1e6  # cap on the second derivative of an atom over the sum of the others: the limit, to six digits
+_STEPS = 60  # of Newton's method
+_MET = 1e-13  # relative size of a last step
+_ATOM = 1e6  # cap on the second derivative of an atom, relative to the sum of the others
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ExampleRisks:
     """The risks of k examples on K nodes.
 
     - `value` (k,): R.
-    - `pull` (k, K): gamma_j f_j', the derivative with respect to m + o_j.
-    - `bend` (k, K), `turn` (k, K): the second derivative is diag(bend) - turn turn^T.
+    - `pull` (k, K): gamma_j f_j', the derivative of R with respect to z_j.
+    - `bend` (k, K), `turn` (k, K) or None for zero: d2R/dz^2 = diag(bend) - turn turn^T.
     """
 
     value: Array
@@ -50,11 +50,12 @@ def example_risks(
     *,
     rounding: float = 0.0,
 ) -> ExampleRisks:
-    """The risks of examples with predictions z (k, K) at the nodes, labels y (k,) and probabilities p.
+    """The risks of examples with predictions z (k, K), labels y (k,) and probabilities p (K,) or (k, K).
 
-    eta = 0 is the maximum, smoothed from below by the entropic divergence with eta = `rounding`.
+    For eta = 0, R is the maximum of the losses; a positive `rounding` replaces it by the entropic risk with
+    eta = `rounding`, a smooth lower bound.
     """
-    with ignore_float_warnings():  # a step that overflows is halved by the line search
+    with ignore_float_warnings():  # if a step overflows, the line search halves it
         return _example_risks(loss, z, y, p, eta, divergence, rounding)
 
 
@@ -84,7 +85,7 @@ def _example_risks(
 
 
 def _solve(f: Array, eta: float, divergence: Divergence, p: Array) -> tuple[Array, Array, Array]:
-    """(values (k,), gamma, p phi*'') of the inner problems with losses f (k, K)."""
+    """The inner problems with losses f (k, K): values (k,), gamma (k, K) and q (k, K)."""
     k = divergence.parameter
     if divergence.family == "cressie_read" and k is not None and k < 1:
         return _power_below_one(f, eta, k, p)
@@ -96,17 +97,18 @@ def _solve(f: Array, eta: float, divergence: Divergence, p: Array) -> tuple[Arra
 
 
 def _power_below_one(f: Array, eta: float, k: float, p: Array) -> tuple[Array, Array, Array]:
-    """The same for Cressie-Read of order k < 1: ratios are x = y^(1/a), y = Y + a (f - max f)/eta, a = k - 1.
+    """The same for Cressie-Read of order k < 1.
 
-    Y is determined by E x = 1. (E x)^a is concave and almost linear in Y: Newton's method increases to Y from
-    the point where the ratio of the mean loss, or of the largest, is one. The end nodes have mass 1e-20, and
-    an atom there has a ratio of about 1e20, which the steps must tolerate.
+    The weights are gamma = p x, where x = y^(1/a), y = Y + a (f - max f)/eta and a = k - 1.
+    Y solves E x = 1. Newton's method on (E x)^a, which is concave and almost linear in Y, increases to the
+    root. It starts from the larger of two lower bounds: Y with x = 1 at the mean loss, and Y with
+    p x = 1 at the largest loss. The end nodes have probability 1e-20, and an atom there has x of about 1e20.
     """
     xp, a = array_namespace(f), k - 1
     top = xp.max(f, axis=1, keepdims=True)
     u = a / eta * (f - top)
     mean, at_top = (xp.sum(v, axis=1, keepdims=True) for v in (p * u, xp.where(u == 0, p, xp.zeros_like(f))))
-    # T = Y - 1 is accurate if Y is near 1, as for a large eta, and Y if it is small.
+    # T = Y - 1 is stored too: it is more accurate than Y if Y is near 1, as for a large eta.
     Y, T = xp.maximum(1 - mean, at_top**-a), xp.maximum(-mean, xp.expm1(-a * xp.log(at_top)))
     tiny, rows = _MET * xp.max(u, axis=1), Ellipsis  # rows that have not converged: first all of them
     for _ in range(_STEPS):
@@ -119,7 +121,7 @@ def _power_below_one(f: Array, eta: float, k: float, p: Array) -> tuple[Array, A
         if not bool(xp.any(rows)):
             break
     log_x, x, bend, surplus = _ratios(Y, T, u, p, a)
-    # Uncapped, the second derivative of an atom would cancel all others in differences of moments.
+    # Without the cap, rounding errors of an atom's huge second derivative would exceed all other terms.
     others = xp.where(u == 0, xp.zeros_like(bend), bend)
     bend = xp.minimum(bend, _ATOM * xp.sum(others, axis=1, keepdims=True))
     conj = log_x if k == 0 else xp.expm1(k * log_x) / k

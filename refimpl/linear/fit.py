@@ -1,4 +1,4 @@
-"""Fits of robust linear models, with a certificate of optimality."""
+"""Fits of robust linear models, with a bound on their suboptimality."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
 _ROUNDING = 2e-15
-_LARGE = 1e100  # largest entry of the data: products of squares stay finite
-_WIDTHS = tuple(10.0 ** (-k / 2) for k in range(17))  # of smoothed kinks; each solution starts the next
+_LARGE = 1e100  # largest entry of the data allowed, so that products of squares are finite
+_WIDTHS = tuple(10.0 ** (-k / 2) for k in range(17))  # over which kinks are smoothed, one after the other
 
 
 @dataclass(frozen=True)
 class LinearModel:
     """A fitted linear model, with a bound on its suboptimality.
 
-    - `coef`: (d,), or (C, d) for the multinomial loss. `intercept`: (), or (C,); 0 without one.
-    - `value`: F at the solution.
-    - `gap`: a bound on F minus its minimum, from a dual point: tangent planes at intercepts on all sides of
-      the solution, averaged so that the intercept cancels, lie below the loss for every model, and with the
-      ridge they have a minimum in closed form. It is infinite without a ridge. It holds up to rounding and
-      the `error` of the integrals.
-    - `gradient`: the largest entry of the gradient of F; of the smoothed F for a loss with a kink.
-    - `error`: as in `LinearRisk`.
-    - `n_nodes`: as in `LinearRisk`.
-    - `iterations`: of the solver. `converged`: whether `gradient` is at most `tol`.
+    - `coef`: (d,), or (C, d) for the multinomial loss. `intercept`: (), or (C,); 0 without an intercept.
+    - `value`: the objective F at the solution.
+    - `gap`: a bound on F minus its minimum, valid up to rounding and the `error` of the integrals (see
+      refimpl/linear/certificate.py). It is infinite without a ridge.
+    - `gradient`: the largest entry of the gradient of F, or of the smoothed F for a loss with a kink.
+    - `error`, `n_nodes`: as in `LinearRisk`.
+    - `iterations`: the number of solver iterations. `converged`: whether `gradient` is at most `tol`.
     """
 
     coef: Array
@@ -63,18 +60,18 @@ def fit_linear_model(
     Arguments:
     - `problem`: a `LinearProblem`.
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `tol`: the largest entry of the gradient at which to stop.
-    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to 1 + abs(value).
-    - `n_points`: the number of Sobol points, if they are needed.
-    - `start`: the solution of a similar problem.
+    - `tol`: the solver stops when the largest entry of the gradient is at most this.
+    - `quadrature_tol`: the number of quadrature nodes is doubled until the value changes by at most this,
+      relative to 1 + abs(value).
+    - `n_points`: the number of Sobol points, for problems that need them.
+    - `start`: the solution of a similar problem, from which to start.
     - `max_iter`: the total number of solver iterations.
 
     Returns a `LinearModel` with `coef`, `intercept`, `value` and `gap`, a bound on value minus minimum.
 
-    A loss with a kink (absolute, quantile, hinge) is smoothed from below, over a width that decreases from 1
-    to 1e-8; the gap includes the smoothing error. The integral over a ball of positive radius is smooth. A
-    CVaR, absolute or hinge divergence over the examples has kinks: there the solver may stop early, as the
-    gap then shows.
+    A loss with a kink (absolute, quantile, hinge) is replaced by smooth lower bounds that approach it; the
+    gap includes the smoothing error. With an indicator, absolute or hinge divergence as `reweighting`, F may
+    have kinks at which the solver stops early; the gap then shows it.
 
     >>> import numpy as np
     >>> from phiball import Ball
@@ -122,7 +119,7 @@ def fit_linear_model(
     value = data.objective(problem, n_nodes)(params).value if rounding else point.value
     still = objective.at_rest(params)
     at_rest = point if still is objective else still(params)
-    # Never 0, as both numbers are rounded.
+    # The gap is never 0, since the value and the bound are rounded.
     gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
     coef, intercept = data.shape(params, problem)
     largest = float(xp.max(xp.abs(point.gradient)))
@@ -130,7 +127,7 @@ def fit_linear_model(
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:
-    """The widths over which kinks are smoothed, in order; 0 if there are none."""
+    """The widths over which kinks are smoothed, in order; (0,) if F has no kinks."""
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
     maximum = problem.eta == 0 and problem.ball.radius > 0
     outer = problem.reweighting

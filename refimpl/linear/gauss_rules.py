@@ -1,8 +1,9 @@
-"""Quadrature rules for theta.b with b uniform on a Euclidean ball, a one-dimensional distribution.
+"""Quadrature rules for the distribution of theta.b, where b is uniform on a Euclidean ball.
 
-For b uniform on the unit ball of R^d, theta.b = |theta| t with t of density proportional to
-(1 - t^2)^((d-1)/2) on [-1, 1]. Smooth functions of t are integrated by the Gauss rule of this weight.
-Functions with kinks are integrated by pieces, by Gauss-Legendre rules in u = arcsin t of density cos(u)^d.
+For b uniform on the unit ball of R^d, theta.b = |theta| t, where t has a density proportional to
+(1 - t^2)^((d-1)/2) on [-1, 1]. Smooth functions of t are integrated by the Gauss rule for this density.
+Functions with kinks are integrated piece by piece with Gauss-Legendre rules in u = arcsin t, whose density is
+proportional to cos(u)^d.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, device
 
-_END = 1e-20  # mass of a node at each end, where a worst case may have an atom
-_DEVIATIONS = (2.0, 6.0)  # standard deviations of t: in high dimension its narrow peak gets separate pieces
+_END = 1e-20  # probability of a node at each end, where a worst case may have an atom
+_DEVIATIONS = (2.0, 6.0)  # always cut at these standard deviations of t, as its peak is narrow for large d
 
 
 def gauss_rule(n_nodes: int, d: int, like: Array, *, ends: bool = False) -> tuple[Array, Array]:
-    """The Gauss rule (t, p), both (K,), with `n_nodes` nodes for the distribution of t in dimension d.
+    """The Gauss rule with `n_nodes` nodes for the distribution of t in dimension d: nodes t, weights p (K,).
 
-    - `ends`: whether to add t = -1 and 1, with mass 1e-20.
+    - `ends`: whether to add the nodes t = -1 and 1, with probability 1e-20.
+    - `like`: an array whose library and device the result has.
 
     >>> import numpy as np
     >>> from phiball.refimpl.linear.gauss_rules import gauss_rule
@@ -37,7 +39,7 @@ def gauss_rule(n_nodes: int, d: int, like: Array, *, ends: bool = False) -> tupl
         rows[j][j - 1] = rows[j - 1][j] = b[j - 1]
     t = xp.linalg.eigvalsh(xp.asarray(rows, **made))
     t = (t - xp.flip(t)) / 2
-    # Christoffel numbers: unlike eigenvectors, they give tiny probabilities to full relative precision.
+    # Weights by the Christoffel formula: tiny ones are accurate, unlike those from eigenvectors.
     before, now = xp.zeros_like(t), xp.ones_like(t)
     total = xp.ones_like(t)
     for j in range(1, n_nodes):
@@ -49,9 +51,9 @@ def gauss_rule(n_nodes: int, d: int, like: Array, *, ends: bool = False) -> tupl
 
 
 def piecewise_rule(cuts: Array, n_nodes: int, d: int, *, ends: bool = False) -> tuple[Array, Array]:
-    """Rules (t, p), both (n, K), for the distribution of t in dimension d, with `n_nodes` nodes between cuts.
+    """Rules (t, p), both (n, K), for the distribution of t in dimension d, with `n_nodes` nodes per piece.
 
-    - `cuts` (n, s): the cuts of each row; those outside [-1, 1] have no effect.
+    - `cuts` (n, s): where to cut [-1, 1] into pieces, for each row; cuts outside have no effect.
     - `ends`: as in `gauss_rule`.
 
     >>> import numpy as np
@@ -85,7 +87,7 @@ def _finish(t: Array, p: Array, ends: bool) -> tuple[Array, Array]:
 
 
 def upper_quantile(alpha: float, d: int, like: Array) -> float:
-    """The t above which lies a share `alpha` of the distribution in dimension d.
+    """The quantile of t in dimension d that is exceeded with probability `alpha`.
 
     >>> import numpy as np
     >>> from phiball.refimpl.linear.gauss_rules import upper_quantile

@@ -1,4 +1,4 @@
-"""The loss of examples along a line, convex in t on [-1, 1]: its minimum, and where it crosses a level."""
+"""The loss of an example as a convex function of t in [-1, 1]: its minimum, and where it crosses a level."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from phiball.backends import Array, array_namespace
 from phiball.refimpl.linear.losses import Jet, LinearLoss
 from phiball.refimpl.printing import one_line
 
-_STEPS = 60  # each at least halves an interval of length 2
-_MET = 1e-14
+_STEPS = 60  # enough for bisection of an interval of length 2
+_MET = 1e-14  # length of an interval or step at which to stop
 
 
 @dataclass(frozen=True)
 class LineLoss:
-    """The losses of examples with predictions m + r t and labels y (k,), as functions of t."""
+    """The losses of k examples with labels y (k,) as functions of t: the predictions are m (k,) + r t."""
 
     loss: LinearLoss
     m: Array
@@ -37,7 +37,7 @@ class LineLoss:
             _, slope, bend = self(t)
             low, high = xp.where(slope < 0, t, low), xp.where(slope < 0, high, t)
             step = -slope / (self.r * xp.where(bend > 0, bend, xp.ones_like(bend)))
-            # Close the interval at a zero of the slope, which bisection would only halve.
+            # Where t has converged, set both ends of the interval to t.
             found = (bend > 0) & (xp.abs(step) <= _MET)
             low, high = xp.where(found, t, low), xp.where(found, t, high)
             if bool(xp.all(high - low <= _MET)):
@@ -48,11 +48,12 @@ class LineLoss:
         return t
 
     def crossing(self, level: Array, side: Array, bottom: Array, start: Array) -> Array:
-        """The tau (k,) in [bottom, 1] beyond which the loss at t = side tau is above `level`.
+        """The tau (k,) in [bottom, 1] at which the loss, at t = side * tau, rises above `level`.
 
-        It is 1 if the loss stays below the level, and `bottom` if it is above throughout. `start` (k,) is a
-        guess, or `bottom`. The loss increases there and is convex, so that Newton's method converges from
-        above; bisection takes over if it is slow.
+        All arguments have shape (k,). `side` is -1 or 1, and t = side * bottom minimizes the loss. The result
+        is 1 if the loss stays below the level, and `bottom` if it is above throughout. `start` is a first
+        guess, or `bottom`. Newton's method converges from above, as the loss is convex and increases in tau;
+        slow steps are replaced by bisection.
         """
         xp = array_namespace(self.m)
         one = xp.ones_like(self.m)
@@ -63,7 +64,8 @@ class LineLoss:
             over, rate = f - level, self.r * side * slope
             low, high = xp.where(over > 0, low, tau), xp.where(over > 0, tau, high)
             new = tau - over / xp.where(rate > 0, rate, one)
-            # If the loss is flat: above the level, it is above throughout; below it, bisect.
+            # Where the loss is flat: if it is above the level, it is so on all of [low, tau]; if below,
+            # bisect.
             flat = xp.where(over > 0, low, (low + high) / 2)
             new = xp.where(rate > 0, xp.minimum(xp.maximum(new, low), high), flat)
             moved = xp.abs(new - tau)
@@ -74,7 +76,7 @@ class LineLoss:
         return tau
 
     def shifted(self, tau: Array, change: Array, side: Array, bottom: Array) -> Array:
-        """The crossing tau (k,) after a small `change` (k,) of its level, to first order."""
+        """The crossing `tau` (k,) after a small `change` (k,) of the level, to first order."""
         xp = array_namespace(tau)
         rate = self.r * side * self(side * tau)[1]
         moves = (rate > 0) & (tau > bottom) & (tau < 1)

@@ -1,7 +1,8 @@
-"""The objective of models with a scalar prediction, theta.x + c, and its derivatives.
+"""The objective F of models with a scalar prediction theta.x + c, and its derivatives.
 
-On a Euclidean ball theta.b = r t with r = rho |theta|. The risk of an example is R(m, r), convex in
-m = theta.x + c and r, and nondecreasing in r because the distribution of t is symmetric. So F is convex.
+On a Euclidean ball of radius rho, theta.b = r t with r = rho |theta| and t as in gauss_rules.py. The risk of
+an example is a function R(m, r) of m = theta.x + c and r. It is convex, and nondecreasing in r because the
+distribution of t is symmetric. So F is convex.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from phiball.refimpl.linear.quadrature_rules import QuadratureRules
 from phiball.refimpl.linear.tail_quadrature import TailQuadrature, has_tails
 from phiball.refimpl.printing import one_line
 
-_CHUNK = 1 << 16  # losses in memory at a time: they stay in the cache
+_CHUNK = 1 << 16  # number of losses computed at a time, so that they fit into the processor's cache
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """The objective and its derivatives at a vector of coefficients and intercepts.
 
-    - `value`: F, with the ridge.
-    - `gradient` (P,): of F.
+    - `value`: F, including the ridge.
+    - `gradient` (P,): the gradient of F.
     - `values` (n,), `weights` (n,): the risk of each example, and its weight in F.
     - `curvature`: the second derivative of F in an intercept, or its order of magnitude.
-    - `inverse`: a function that applies the inverse of the Hessian, or of an approximation of it; `damping`
-      is added to its diagonal, relative to its size.
+    - `inverse`: inverse(g, damping) solves H x = g, where H is the Hessian or an approximation, with
+      `damping` times its size added to the diagonal.
     """
 
     value: float
@@ -47,8 +48,8 @@ class Evaluation:
 class LinearObjective:
     """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on `n_nodes` nodes.
 
-    If Sobol points are needed, there are `n_points` of them, scrambled by `seed`. `rounding` smooths kinks
-    from below: of the loss, of the maximum (eta = 0) and of the CVaR over examples.
+    Where Sobol points are needed, `n_points` are drawn with `seed`. A positive `rounding` smooths kinks, of
+    the loss, the maximum (eta = 0) and the CVaR over examples, over that width; the result is a lower bound.
     """
 
     max_nodes = 512
@@ -73,29 +74,30 @@ class LinearObjective:
         self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
         self.radii = problem.radii(X)
         moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
-        # The distribution of theta.b is known in norm 2 or for one moving feature; eta = 0 needs its ends.
+        # The distribution of theta.b is known in norm 2 or if one feature moves; eta = 0 needs only its
+        # range.
         known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
         self.sobol: Array | None = None if known else sobol_points(problem, self.radii, n_points, seed)
         integrates = moving > 0 and problem.eta > 0 and self.sobol is None
         make = TailQuadrature if has_tails(problem.phi) and problem.eta < inf else QuadratureRules
         self.rules = make(self.loss, problem.phi, problem.eta, moving, n_nodes, X) if integrates else None
-        # Scale of the damping, including the intercept: H is 0 if no example is near a kink.
+        # The unit of damping. The size of H would not do: H is 0 if no example is near a kink of the loss.
         with ignore_float_warnings():
             self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
-        self.levels: Array | None = None  # of the last evaluation
+        self.levels: Array | None = None  # from TailQuadrature: a start for the next evaluation
 
     @property
     def adaptive(self) -> bool:
-        """Whether more nodes change the value."""
+        """Whether the value depends on `n_nodes`."""
         return self.rules is not None
 
     @property
     def sampled(self) -> bool:
-        """Whether another scramble changes the value."""
+        """Whether the value depends on `seed`."""
         return self.sobol is not None and self.sobol.shape[0] > 1
 
     def at_rest(self, params: Array) -> LinearObjective:
-        """The objective itself, which is convex."""
+        """A convex lower bound of F that equals F at `params`: F itself, which is convex."""
         return self
 
     @property
@@ -106,14 +108,14 @@ class LinearObjective:
         return known and (outer is None or outer.eta is not None)
 
     def reach(self, theta: Array) -> tuple[float, Array]:
-        """(r, its gradient), where theta.b ranges over [-r, r]."""
+        """(r, the gradient of r in theta (d,)), where theta.b ranges over [-r, r]."""
         sigma = self.radii * theta
         ball = Ball(self.problem.ball.norm if self.problem.eta == 0 else 2, 1.0)
         r = float(ball.dual_norm(sigma))
         return r, self.radii * ball.steepest(sigma) if r > 0 else self.xp.zeros_like(sigma)
 
     def _risks(self, part: slice, m: Array, r: float, offsets: Array | None) -> tuple[Array, ExampleRisks]:
-        """(t or offsets, the risks of the examples in `part`)."""
+        """(t, risks) of the examples in `part`; with Sobol points, `offsets` = theta.b replaces r t."""
         xp, problem = self.xp, self.problem
         y, m = self.y[part], m[part]
         made: dict[str, Any] = {"dtype": m.dtype, "device": device(m)}
@@ -177,13 +179,13 @@ class LinearObjective:
             if problem.intercept:
                 last = xp.concat([edge, xp.asarray([curvature], **made)])
                 H = xp.concat([xp.concat([H, edge[:, None]], axis=1), last[None, :]])
-            if motion is not None:  # the weights of the examples move, too
+            if motion is not None:  # add the derivatives of the worst-case weights of the examples
                 b = row["b"] if offsets is not None else row["b"][:, None] * v
                 rows = row["a"][:, None] * X + b
                 rows = xp.concat([rows, row["a"][:, None]], axis=1) if problem.intercept else rows
                 pull = motion @ rows
                 H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
-            # Add the ridge, and a small multiple of the largest entry, as H may be singular.
+            # Add the ridge, the damping and a small multiple of the largest entry, as H may be singular.
             charged = xp.concat([xp.full_like(theta, problem.ridge), xp.zeros_like(params[d:])])
             largest = xp.max(xp.abs(H))
             diagonal = charged + (1e-15 * largest + damping * (largest + self.size) + 1e-14)
@@ -199,9 +201,10 @@ class LinearObjective:
         return Evaluation(value, gradient, row["value"], w, bend, inverse)
 
     def _sums(self, t: Array, risks: ExampleRisks) -> dict[str, Array]:
-        """Sums over the nodes of each example: a is the derivative in m, and b in r, or in theta.
+        """Derivatives of the risk of each example: `a` in m, `b` in r, and the second ones `mm`, `mr`, `rr`.
 
-        mm, mr and rr are the second derivatives in m and r.
+        With Sobol points, `b` (k, d) is the derivative in theta through theta.b, and `mr` and `rr` are left
+        out.
         """
         xp, pull, bend, turn = self.xp, risks.pull, risks.bend, risks.turn
         out = {"value": risks.value, "a": xp.sum(pull, axis=1), "mm": xp.sum(bend, axis=1)}
@@ -221,7 +224,7 @@ class LinearObjective:
     def _hessian_on_line(
         self, w: Array, row: dict[str, Array], r: float, v: Array, push: float
     ) -> tuple[Array, Array]:
-        """The Hessian of the loss part of F in theta, and its column for the intercept."""
+        """The Hessian in theta (d, d) of F without the ridge, and its column (d,) for the intercept."""
         xp, X = self.xp, self.X
         h, mixed = w * row["mm"], w * row["mr"]
         H, edge = X.T @ (h[:, None] * X), X.T @ h
@@ -230,13 +233,13 @@ class LinearObjective:
             square = v[:, None] * v
             H = H + cross + cross.T + float(xp.sum(w * row["rr"])) * square
             edge = edge + float(xp.sum(mixed)) * v
-            if self.problem.ball.norm == 2 or self.problem.eta > 0:  # the curvature of the Euclidean norm r
+            if self.problem.ball.norm == 2 or self.problem.eta > 0:  # r is a Euclidean norm, with curvature
                 scale = self.radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
                 H = H + max(push, 0.0) / r * (scale - square)
         return H, edge
 
     def _hessian_on_points(self, w: Array, m: Array, offsets: Array) -> tuple[Array, Array]:
-        """The same on Sobol points: node j of example i has the features x_i + b_j."""
+        """The same with Sobol points: the features of example i at node j are x_i + b_j."""
         xp, B = self.xp, self.sobol
         assert B is not None
         H: Array = 0.0
@@ -259,7 +262,7 @@ class LinearObjective:
 
 
 def sobol_points(problem: LinearProblem, radii: Array, n_points: int, seed: int) -> Array:
-    """Points b (J, d) of the ball with `radii` (d,): scrambled Sobol points and their opposites."""
+    """Perturbations b (J, d) in the ball with `radii` (d,): scrambled Sobol points and their opposites."""
     xp = array_namespace(radii)
     made: dict[str, Any] = {"dtype": radii.dtype, "device": device(radii)}
     moving = [j for j in range(radii.shape[0]) if float(radii[j]) > 0]

@@ -9,21 +9,21 @@ from functools import partial
 from phiball.backends import Array, array_namespace
 from phiball.refimpl.validation import valid_number
 
-Jet = tuple[Array, Array, Array]
+Jet = tuple[Array, Array, Array]  # a loss and its first two derivatives
 
 
 @dataclass(frozen=True)
 class LinearLoss:
     """A convex loss of a prediction z and a label y, for linear models.
 
-    - `name`: shown in messages.
-    - `jet`: a function of arrays z and y that broadcast, which returns the loss and its first two derivatives
-      in z. The second only speeds up fits and may be zero.
-    - `kinks`: a function of y that returns the z at which the first or second derivative jumps, as a tuple of
-      arrays of the shape of y; None if there are none. Integrals are split there.
+    - `name`: the name in messages.
+    - `jet`: jet(z, y) returns the loss and its first two derivatives in z, for arrays z and y that broadcast.
+      The second derivative only makes fits faster, and may be zero.
+    - `kinks`: kinks(y) returns the z at which the first or second derivative jumps, as a tuple of arrays of
+      the shape of y; None for a smooth loss. Integrals are split there.
     - `monotone`: whether the loss is monotone in z for every y.
-    - `smoothed`: for a loss whose first derivative jumps, a function of a width that returns a loss with a
-      continuous derivative, below the given one by at most the width; None for other losses.
+    - `smoothed`: only for a loss whose first derivative jumps: smoothed(width) returns a loss with a
+      continuous derivative that is smaller, by at most the width.
 
     >>> import numpy as np
     >>> from phiball.linear import LinearLoss
@@ -65,7 +65,7 @@ def _squared(z: Array, y: Array) -> Jet:
 
 
 def _poisson(z: Array, y: Array) -> Jet:
-    """Half of the deviance, exp(z) - y z + y log y - y, for counts y."""
+    """Half the Poisson deviance, exp(z) - y z + y log y - y, for counts y."""
     xp = array_namespace(z)
     mean = xp.exp(z)
     constant = y * xp.log(xp.where(y > 0, y, xp.ones_like(y))) - y
@@ -73,7 +73,7 @@ def _poisson(z: Array, y: Array) -> Jet:
 
 
 def _bent(z: Array, y: Array, *, tilt: float, jump: float, width: float, classes: bool) -> Jet:
-    """tilt e + jump abs(e)/2 of the residual e = y - z, or 1 - y z; the kink is smoothed over `width`."""
+    """tilt e + jump abs(e)/2, where e = y - z, or 1 - y z for `classes`; abs is smoothed over `width`."""
     xp = array_namespace(z)
     e = 1 - y * z if classes else y - z
     de = -y if classes else -1.0
@@ -88,8 +88,9 @@ def _bent(z: Array, y: Array, *, tilt: float, jump: float, width: float, classes
 
 
 def _bent_at(y: Array, *, width: float, classes: bool) -> tuple[Array, ...]:
+    """The kinks of `_bent`."""
     shifts = (-width, width) if width else (0.0,)
-    return tuple((1 + s) * y if classes else y + s for s in shifts)  # for classes 1/y = y
+    return tuple((1 + s) * y if classes else y + s for s in shifts)  # 1/y = y for y = -1 and 1
 
 
 def _with_kink(
@@ -105,7 +106,7 @@ def _with_kink(
 
 
 def quantile_loss(q: float) -> LinearLoss:
-    """The pinball loss, minimized by the quantile q: q e for e = y - z > 0, and (q - 1) e otherwise.
+    """The pinball loss, whose minimizer is the q-quantile: q e if e = y - z > 0, and (q - 1) e otherwise.
 
     >>> import numpy as np
     >>> value, slope, _ = quantile_loss(0.9).jet(np.array([0.0, 2.0]), np.array([1.0, 1.0]))
@@ -124,7 +125,7 @@ def _huber(z: Array, y: Array, *, width: float) -> Jet:
 
 
 def huber_loss(width: float = 1.35) -> LinearLoss:
-    """Huber's loss: e^2/2 for residuals e up to `width`, and linear beyond.
+    """Huber's loss of the residual e = y - z: e^2/2 for abs(e) <= `width`, and linear beyond.
 
     >>> import numpy as np
     >>> print(huber_loss(1.0).jet(np.array([0.5, 3.0]), np.zeros(2))[0])
@@ -150,7 +151,7 @@ def _rounded_hinge(z: Array, y: Array, *, width: float) -> Jet:
 
 
 def smoothed_hinge_loss(width: float = 1.0) -> LinearLoss:
-    """The hinge loss max(0, 1 - y z) of a label y = -1 or 1, smoothed over 0 < 1 - y z < `width`.
+    """The hinge loss max(0, 1 - y z) for labels y = -1 or 1, quadratic where 0 < 1 - y z < `width`.
 
     >>> import numpy as np
     >>> print(smoothed_hinge_loss(0.5).jet(np.array([0.0, 0.8, 2.0]), np.ones(3))[0])
@@ -175,11 +176,11 @@ LOSSES = {
     "huber": huber_loss(),
     "poisson": LinearLoss("poisson", _poisson),
 }
-MULTINOMIAL = "multinomial"  # its predictions are vectors, see multinomial_objective.py
+MULTINOMIAL = "multinomial"  # predictions are vectors: not a LinearLoss, see multinomial_objective.py
 
 
 def valid_loss(loss: LinearLoss | str) -> LinearLoss | str:
-    """The loss of that name, the loss itself, or an error."""
+    """Look up a loss by name; a `LinearLoss` is returned unchanged. Raises ValueError for other values."""
     if isinstance(loss, LinearLoss) or loss == MULTINOMIAL:
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:

@@ -1,9 +1,10 @@
-"""The objective of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
+"""The objective F of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
 
-On a Euclidean ball and for C classes, W b has a distribution in C - 1 dimensions (see subspace.py), in which
-the points lie. F(W) is the maximum over subspaces Q of convex risks F_Q(W), whose points are fixed in the
-span of Q; it is attained at the span of the rows of W. So the certificate uses F_Q at the solution's Q. In
-other norms, and with few features, b takes a fixed set of scrambled Sobol points.
+On a Euclidean ball and for C classes, W b varies in C - 1 dimensions (see subspace.py), and the quadrature
+points lie there. For a fixed subspace Q of the features, points fixed in Q give a convex risk F_Q(W). F(W) is
+the maximum of F_Q(W) over Q, attained at the span of the rows of W. So F_Q, with Q from the solution, is a
+convex lower bound of F that the certificate can use. In other norms, and with few features, b takes a fixed
+set of scrambled Sobol points.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from phiball.refimpl.linear.linear_objective import Evaluation, sobol_points
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.subspace import Spread, subspace_rule
 
-_CHUNK = 1 << 18  # predictions in memory at a time
+_CHUNK = 1 << 18  # number of predictions computed at a time
 
 
 class MultinomialObjective:
-    """F for data X (n, d), class numbers y (n,) and weights w (n,), on nodes or Sobol points."""
+    """F for data X (n, d), class numbers y (n,) and weights w (n,), like `LinearObjective`."""
 
     newton = False
-    max_nodes = 64  # their number is squared
+    max_nodes = 64  # a product rule squares the number
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class MultinomialObjective:
         else:
             self.sobol = sobol_points(problem, radii, n_points, seed)
             moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
-        # Böhning's bound on the Hessian, half that of least squares: a fixed matrix.
+        # Böhning's upper bound of the Hessian, for all W: half the Hessian of least squares.
         one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
         Z = xp.concat([X, one], axis=1) if problem.intercept else X
         H = Z.T @ (w[:, None] * Z) / 2
@@ -74,17 +75,17 @@ class MultinomialObjective:
 
     @property
     def adaptive(self) -> bool:
-        """Whether more nodes change the value."""
+        """Whether the value depends on `n_nodes`."""
         return self.p is not None
 
     @property
     def sampled(self) -> bool:
-        """Whether another scramble changes the value."""
+        """Whether the value depends on `seed`."""
         points = self.sobol if self.sobol is not None else self.v
         return self.p is None and points.shape[0] > 1
 
     def at_rest(self, params: Array) -> MultinomialObjective:
-        """The convex lower bound of F whose points are those of `params`."""
+        """A convex lower bound of F that equals F at `params`: F_Q, with Q from `params`."""
         if not self.reduced:
             return self
         still = copy(self)
@@ -100,7 +101,7 @@ class MultinomialObjective:
         return W, params[C * d :] if self.problem.intercept else None
 
     def inverse(self, g: Array, damping: float = 0.0) -> Array:
-        """The inverse of Böhning's matrix times g, divided by 1 + damping."""
+        """Apply the inverse of Böhning's matrix to g, divided by 1 + damping."""
         xp = self.xp
         W, c = self.split(g)
         if c is None:
@@ -109,7 +110,7 @@ class MultinomialObjective:
         return xp.concat([xp.reshape(G[:, :-1], (-1,)), G[:, -1]])
 
     def _chunk(self, part: slice, m: Array, offsets: Array) -> tuple[Array, Array]:
-        """(values (k,), gamma times the gradient with respect to the predictions (k, J, C))."""
+        """(values (k,), gamma times the gradient in the predictions (k, J, C)) of the examples in `part`."""
         xp, eta, phi = self.xp, self.problem.eta, self.problem.phi
         logits = m[part, :][:, None, :] + offsets[None, :, :]
         top = xp.max(logits, axis=2, keepdims=True)

@@ -1,4 +1,4 @@
-"""The objective of a robust linear model: loss, ball, price, ridge and reweighting."""
+"""The definition of a robust linear model's objective: loss, ball, price, ridge and reweighting."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from phiball.refimpl.validation import valid_number
 
 @dataclass(frozen=True, repr=False)
 class Reweighting:
-    """A worst case over the weights of the examples, by price or by budget.
+    """A worst case over the weights of the examples, with a price or a budget for the divergence.
 
     - `divergence`: phi or its name; `indicator(alpha)` gives the CVaR of the losses.
-    - `eta`: the price of the divergence, positive; or
-    - `budget`: the largest divergence allowed, nonnegative. Give one of the two.
+    - `eta`: the price of the divergence, positive.
+    - `budget`: the largest divergence allowed, nonnegative. Give either `eta` or `budget`.
 
     >>> Reweighting("chi2", budget=0.1)
     Reweighting(quadratic, budget=0.1)
@@ -41,7 +41,7 @@ class Reweighting:
             valid_number("budget", self.budget, least=0.0)
 
     def __repr__(self) -> str:
-        """Its arguments, with the divergence by name: it appears in the repr of estimators."""
+        """The arguments, with the divergence's name: short, as it appears in the repr of estimators."""
         given = f"eta={self.eta!r}" if self.budget is None else f"budget={self.budget!r}"
         return f"Reweighting({self.phi.name}, {given})"
 
@@ -51,10 +51,11 @@ class Reweighting:
         return as_divergence(self.divergence)
 
     def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
-        """(value, weights, motion): a lower bound on the worst mean of losses (n,) with reference p (n,).
+        """(value, weights, motion) of the worst case over weights of losses (n,), with reference p (n,).
 
-        diag(motion) - motion motion^T/sum is the derivative of the weights; `motion` is None if they are
-        constant. `rounding` adds this multiple of (x - 1)^2/2 to the divergence of a CVaR.
+        The value is a lower bound. The derivative of the weights in the losses is
+        diag(motion) - motion motion^T/sum(motion); `motion` (n,) is None if it is zero. A positive `rounding`
+        makes a CVaR smooth: it adds rounding (x - 1)^2/2 to its divergence.
         """
         eta, phi = self.eta, self.phi
         xp = array_namespace(losses)
@@ -75,7 +76,7 @@ class Reweighting:
 
 
 def _rounded_indicator(phi: Divergence) -> Divergence:
-    """(x - 1)^2/2 on [0, 1/alpha], and infinite elsewhere."""
+    """The divergence phi(x) = (x - 1)^2/2 on [0, 1/alpha], and infinite elsewhere."""
     assert phi.parameter is not None
     top = 1 / phi.parameter
 
@@ -99,20 +100,19 @@ def _rounded_indicator(phi: Divergence) -> Divergence:
 
 @dataclass(frozen=True)
 class LinearProblem:
-    r"""The objective of a robust linear model, a convex function of its coefficients and intercept.
+    r"""The objective of a robust linear model, convex in its coefficients theta and intercept c.
 
     $$F(\theta, c) = \sum_i w_i R\big(\ell(\theta \cdot (x_i + b) + c, y_i)\big)
     + \frac{\lambda}{2} |\theta|^2, \qquad b \text{ uniform on the ball}$$
 
-    R is the value of `worst_case` for the distribution of b. On a Euclidean ball only the distribution of
-    theta.b matters, and everything is computed without sampling (see refimpl/linear/gauss_rules.py).
+    R is the value of `worst_case` with the distribution of b as reference. On a Euclidean ball it depends
+    only on the distribution of theta.b, and is computed without sampling (see refimpl/linear/gauss_rules.py).
 
     - `loss`: the name of a loss (logistic, squared, absolute, hinge, smoothed hinge, quantile, huber,
       poisson, multinomial) or a `LinearLoss`. Labels are -1 and 1 for logistic and hinge losses, and class
       numbers for multinomial.
-    - `ball`: the perturbations of an example, such as Ball(2, 0.5). In norms other than 2, and for
-      multinomial with many classes or few features, b takes a fixed set of scrambled Sobol points, which
-      needs scipy.
+    - `ball`: the perturbations of an example, such as Ball(2, 0.5). In norms other than 2, and for the
+      multinomial loss with many classes or few features, b takes scrambled Sobol points, which need scipy.
     - `eta`: the price of the divergence. 0 gives the adversarial loss, the maximum over the ball, and inf the
       average over the ball; neither uses the divergence.
     - `divergence`: phi or its name.
@@ -158,7 +158,7 @@ class LinearProblem:
         return as_divergence(self.divergence)
 
     def radii(self, X: Array) -> Array:
-        """The radius of each feature (d,): `feature_scale` times that of the ball, or an error."""
+        """The radius of each feature (d,): `feature_scale` times the ball's radius. Validates the scale."""
         xp = array_namespace(X)
         d = X.shape[1]
         if self.feature_scale is None:

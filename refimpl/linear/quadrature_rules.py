@@ -1,4 +1,4 @@
-"""The quadrature rule of each example's integral over t: one for all, or one that is split at kinks."""
+"""Quadrature rules for each example's integral over t: one for all examples, or rules split at kinks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from phiball.refimpl.linear.gauss_rules import gauss_rule, piecewise_rule
 from phiball.refimpl.linear.line_loss import LineLoss
 from phiball.refimpl.linear.losses import LinearLoss
 
-_REFINEMENTS = 2  # of a threshold, whose error enters the value squared
+_REFINEMENTS = 2  # of the level at which the weight vanishes; its error enters the value squared
 
 
 class QuadratureRules:
-    """The rules for a loss, a divergence and its price eta > 0, with `moving` features that move.
+    """The rules for a loss and a divergence with price eta > 0; `moving` features have a positive radius.
 
-    A rule has `n_nodes` nodes, or half as many on each piece if it is split. `like` is an array of the
-    library and the device of the data.
+    A rule has `n_nodes` nodes, or half as many per piece if it is split. `like` is an array with the library
+    and device of the data.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class QuadratureRules:
         return self.shared[0].shape[0] if self.shared is not None else 5 * self.n_nodes
 
     def __call__(self, m: Array, r: float, y: Array) -> tuple[Array, Array]:
-        """(t, p) for examples with predictions m (k,) and labels y (k,): (K,), or (k, K) if it is split."""
+        """Nodes and weights (t, p), both (K,) or (k, K), for predictions m (k,) + r t and labels y (k,)."""
         if self.shared is not None:
             return self.shared
         cuts = [] if self.loss.kinks is None else [(kink - m) / r for kink in self.loss.kinks(y)]
@@ -49,7 +49,7 @@ class QuadratureRules:
         return piecewise_rule(cut, max(4, self.n_nodes // 2), self.moving, ends=self.ends)
 
     def _cut_at_level(self, m: Array, r: float, y: Array, cuts: list[Array]) -> tuple[Array, Array]:
-        """Split the rule also at f = mu + eta slope0, below which the worst case has no weight."""
+        """Split the rule also where f = mu + eta slope0: below this level the worst case has no weight."""
         line, one = LineLoss(self.loss, m, r, y), array_namespace(m).ones_like(m)
         lowest = line.lowest()
         t, p = self._pieces(m, cuts)

@@ -1,4 +1,4 @@
-"""Minimization of a smooth convex function by Newton's method, corrected by L-BFGS."""
+"""Minimization of a smooth convex function by Newton's method, or by L-BFGS without an exact Hessian."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Pairs = list[tuple[Array, Array, float]]
 def minimize(
     objective: Objective, x: Array, *, tol: float, max_iter: int
 ) -> tuple[Array, Evaluation, int, bool]:
-    """(x, its evaluation, iterations, whether the largest entry of the gradient is at most `tol`).
+    """Minimize `objective` from x: (x, its evaluation, iterations, whether it has converged).
 
-    Directions are Newton's if the objective has an exact Hessian. Otherwise they are those of L-BFGS with ten
-    pairs, which starts from the objective's approximation. If no step, or only a short one, decreases the
-    value, the matrix is damped: near a smoothed kink it may be almost singular.
+    It stops when the largest entry of the gradient is at most `tol`. If the objective has no exact Hessian,
+    L-BFGS with ten pairs corrects the approximation. If no step, or only a short one, decreases the value,
+    the Hessian is damped: near a smoothed kink it may be almost singular.
     """
     point = objective(x)
     pairs: Pairs = []
@@ -54,9 +54,9 @@ def minimize(
 def _line_search(
     objective: Objective, x: Array, point: Evaluation, direction: Array
 ) -> tuple[float, Evaluation | None]:
-    """The first step of 1, 1/2, ... that satisfies Armijo's condition, with its evaluation, or None.
+    """The first step among 1, 1/2, ... that satisfies Armijo's condition, and its evaluation, or (0, None).
 
-    If the value decreases by less than rounding, the slope along the direction must decrease instead.
+    A step is also accepted if the value is equal up to rounding and the slope along the direction decreases.
     """
     slope = float(point.gradient @ direction)
     step, rounding = 1.0, 1e-14 * (1 + abs(point.value))
@@ -74,6 +74,7 @@ def _line_search(
 
 
 def _two_loops(g: Array, pairs: Pairs, inverse: Callable[[Array], Array]) -> Array:
+    """The two-loop recursion of L-BFGS, with `inverse` as the initial matrix."""
     taken = []
     for s, change, curvature in reversed(pairs):
         alpha = float(s @ g) / curvature

@@ -1,4 +1,4 @@
-"""The objective of a linear model on data, to a given precision."""
+"""The objective of a linear model at given coefficients, computed to a given precision."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import valid_data
 from phiball.refimpl.validation import all_finite, check_array, valid_count, valid_number
 
-FIRST_NODES = 16
-_MORE = 4  # factor of the Sobol points for the error estimate: equally many would share the bias
+FIRST_NODES = 16  # number of quadrature nodes to start with
+_MORE = 4  # times as many Sobol points for the error estimate: with as many, it would not include the bias
 
 
 @dataclass(frozen=True)
 class LinearRisk:
     """The objective of a linear model, at given coefficients.
 
-    - `value`: F, with the ridge.
+    - `value`: F, including the ridge.
     - `values` (n,): the risk of each example.
-    - `weights` (n,): of the examples in F: the sample weights, or the worst case over them.
-    - `coef_gradient`, `intercept_gradient`: of F, with the shapes of the coefficients and the intercept.
-    - `error`: an estimate, the change of F with twice the nodes, or with four times the Sobol points, newly
-      scrambled.
-    - `n_nodes`: per example, or per piece of a rule that is split at kinks.
+    - `weights` (n,): the weight of each example in F: the sample weights, or the worst case over them.
+    - `coef_gradient`, `intercept_gradient`: the gradient of F, in the shapes of coefficients and intercept.
+    - `error`: an estimate of the error of F: its change with twice the nodes, or with four times as many
+      new Sobol points.
+    - `n_nodes`: quadrature nodes per example, or per piece if the integral is split at kinks.
     """
 
     value: float
@@ -44,7 +44,7 @@ class LinearRisk:
 
 
 class LinearData:
-    """Validated data in double precision, and the objectives of a problem on it."""
+    """Validated data in double precision, with methods that create objectives and convert parameters."""
 
     def __init__(
         self, problem: LinearProblem, X: Array, y: Array, sample_weight: Array | None, n_points: int
@@ -78,7 +78,7 @@ class LinearData:
     def objective(
         self, problem: LinearProblem, n_nodes: int, *, seed: int = 0, rounding: float = 0.0, more: int = 1
     ) -> Objective:
-        """The function F on `n_nodes` nodes, or `more` times the points, with kinks smoothed from below."""
+        """The objective on `n_nodes` nodes or `more` * n_points Sobol points, with kinks smoothed."""
         n_points = more * self.n_points
         options: dict[str, Any] = {
             "n_nodes": n_nodes,
@@ -89,7 +89,7 @@ class LinearData:
         return self.make(problem, self.X, self.y, self.w, **options)
 
     def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
-        """The coefficients and the intercept of a parameter vector, in the shapes that are returned."""
+        """Split a parameter vector into coefficients and intercept, in the shapes of `LinearModel`."""
         xp = array_namespace(params)
         params = xp.astype(params, self.dtype, copy=False)
         d, C = self.X.shape[1], self.outputs
@@ -98,7 +98,7 @@ class LinearData:
         return xp.reshape(params[: C * d], shape), last if self.make is MultinomialObjective else last[0]
 
     def pack(self, coef: Array, intercept: Array | float, problem: LinearProblem) -> Array:
-        """The parameter vector of coefficients and intercept, or an error."""
+        """Join coefficients and intercept to a parameter vector; raises ValueError for a wrong size."""
         xp, d, C = array_namespace(self.X), self.X.shape[1], self.outputs
         made = {"dtype": xp.float64, "device": device(self.X)}
         coef = xp.reshape(xp.asarray(detach(coef), **made), (-1,))
@@ -125,10 +125,11 @@ def linear_model_risk(
 
     Arguments:
     - `problem`: a `LinearProblem`.
-    - `coef` (d,), or (C, d) for the multinomial loss; `intercept`: a number, or (C,).
+    - `coef`: (d,), or (C, d) for the multinomial loss; `intercept`: a number, or (C,).
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to 1 + abs(value).
-    - `n_points`: the number of Sobol points, if they are needed.
+    - `quadrature_tol`: the number of quadrature nodes is doubled until the value changes by at most this,
+      relative to 1 + abs(value).
+    - `n_points`: the number of Sobol points, for problems that need them.
 
     Returns a `LinearRisk` with `value`, `values` (n,), the gradients and an estimate of the `error`.
 
@@ -167,7 +168,7 @@ def linear_model_risk(
 def finer_objective(
     data: LinearData, problem: LinearProblem, objective: Objective, n_nodes: int, *, rounding: float = 0.0
 ) -> tuple[Objective | None, int]:
-    """The objective with twice the nodes, or more and newly scrambled Sobol points; None if F is exact."""
+    """(the objective with twice the nodes, or with more, new Sobol points; its nodes). None if F is exact."""
     if objective.adaptive:
         finer = data.objective(problem, 2 * n_nodes, rounding=rounding)
         if isinstance(finer, LinearObjective) and isinstance(objective, LinearObjective):

@@ -1,10 +1,10 @@
-"""The distribution of W b for C classes and b uniform on a Euclidean ball, in C - 1 dimensions.
+"""The distribution of W b in C - 1 dimensions, for C classes and b uniform on a Euclidean ball.
 
-The softmax ignores multiples of (1, ..., 1), so that W may be centred: P W, of rank at most k = C - 1. For b
-uniform on the unit ball of R^d, P W b has the distribution of S v, where S = (P W W^T P)^(1/2) and v lies in
-the span of P: a point of the ball of R^k with density proportional to (1 - |v|^2)^((d-k)/2), for k = 1
-the distribution of t. A fit cannot evade points in this subspace, whereas with fixed points of R^d a W
-orthogonal to them looks robust and is not.
+The softmax does not change if a multiple of (1, ..., 1) is added. So W (C, d) may be replaced by P W, where P
+subtracts the mean over classes; its rank is at most k = C - 1. For b uniform on the unit ball of R^d, P W b
+has the distribution of S v. Here S = (P W W^T P)^(1/2), and v is a point of the unit ball in the range of P,
+of dimension k, with density proportional to (1 - |v|^2)^((d-k)/2); for k = 1 it is the distribution of t.
+Quadrature points v move with W. With fixed points b in R^d, a W orthogonal to them would look robust.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from phiball.backends import Array, array_namespace, device, rng
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.linear.gauss_rules import gauss_rule
 
-_NULL = 1e-12  # singular values below this share of the largest count as 0
+_NULL = 1e-12  # singular values below this fraction of the largest count as 0
 
 
 def subspace_rule(
     classes: int, d: int, n_nodes: int, n_points: int, seed: int, like: Array
 ) -> tuple[Array, Array | None]:
-    """Points v (J, C) and weights p (J,), None if equal, of the distribution of v for d >= C moving features.
+    """Points v (J, C) and their weights p (J,), or None for equal weights, for d >= C moving features.
 
-    For two or three classes it is a product of Gauss rules with `n_nodes` nodes; otherwise it has `n_points`
-    points: scrambled Sobol points and their opposites.
+    For two or three classes they are a product of Gauss rules with `n_nodes` nodes. Otherwise they are
+    `n_points` scrambled Sobol points and their opposites.
 
     >>> import numpy as np
     >>> v, p = subspace_rule(3, 7, 16, 0, 0, np.zeros(1))
@@ -37,7 +37,9 @@ def subspace_rule(
     rows = [
         [(-1.0 if j == i + 1 else 1.0 / (i + 1) if j <= i else 0.0) for j in range(classes)] for i in range(k)
     ]
-    rows = [[x / sqrt(1 + 1 / (i + 1)) for x in row] for i, row in enumerate(rows)]  # orthonormal, of sum 0
+    rows = [
+        [x / sqrt(1 + 1 / (i + 1)) for x in row] for i, row in enumerate(rows)
+    ]  # orthonormal, each of sum 0
     basis = xp.asarray(rows, **made)
     if k == 1:
         t, p = gauss_rule(n_nodes, d, like)
@@ -54,7 +56,7 @@ def subspace_rule(
 
 
 def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
-    """The Gauss rule (s, p) for the radius in the plane: s^2 has density proportional to (1 - x)^(d/2-1)."""
+    """The Gauss rule (s, p) for s = |v| and k = 2: x = s^2 has density proportional to (1 - x)^(d/2-1)."""
     xp = array_namespace(like)
     made: dict[str, Any] = {"dtype": xp.float64, "device": device(like)}
     # The Jacobi matrix of the orthonormal polynomials of (1 - z)^a on [-1, 1], z = 2 s^2 - 1.
@@ -69,7 +71,7 @@ def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
     z = xp.linalg.eigvalsh(xp.asarray(rows, **made))
     before, now = xp.zeros_like(z), xp.ones_like(z)
     total = xp.ones_like(z)
-    for j in range(1, n_nodes):  # Christoffel numbers, as in `gauss_rule`
+    for j in range(1, n_nodes):  # the Christoffel formula, as in `gauss_rule`
         back = off[j - 2] if j > 1 else 0.0
         before, now = now, ((z - own[j - 1]) * now - back * before) / off[j - 1]
         total = total + now * now
@@ -78,7 +80,7 @@ def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
 
 
 def _radius_at(share: Array, k: int, d: int) -> Array:
-    """The radius (J, 1) below which lies a `share` (J, 1) of the distribution in k of d dimensions."""
+    """The quantile function of |v| at the probabilities `share` (J, 1)."""
     xp = array_namespace(share)
     x, w = gauss_rule(64, 1, share)
 
@@ -96,7 +98,7 @@ def _radius_at(share: Array, k: int, d: int) -> Array:
 
 
 class Spread:
-    """S = (P A A^T P)^(1/2) for A (C, d), the spread of P A b, with its derivative."""
+    """S = (P A A^T P)^(1/2) for A (C, d), with its derivative: P A b has the distribution of S v."""
 
     def __init__(self, A: Array) -> None:
         xp = array_namespace(A)
@@ -106,7 +108,7 @@ class Spread:
         self.matrix = (self.vectors * self.values) @ self.vectors.T
 
     def gradient(self, G: Array) -> Array:
-        """The gradient in A of <G, S>: 2 Y P A, centred, where S Y + Y S = (G + G^T)/2."""
+        """The gradient of <G, S> in A: P (2 Y P A), where Y solves S Y + Y S = (G + G^T)/2."""
         xp, Q, s = array_namespace(G), self.vectors, self.values
         sums = s[:, None] + s
         known = sums > _NULL * xp.max(s)
@@ -116,7 +118,7 @@ class Spread:
         return found - xp.mean(found, axis=0, keepdims=True)
 
     def directions(self) -> Array:
-        """S^(-1) P A (C, d), which maps v to the mean of the b that move predictions by S v."""
+        """The matrix D = S^(-1) P A (C, d): v @ D is the mean of all b with P A b = S v."""
         xp, s = array_namespace(self.values), self.values
         known = s > _NULL * xp.max(s)
         inverse = xp.where(known, 1 / xp.where(known, s, xp.ones_like(s)), xp.zeros_like(s))

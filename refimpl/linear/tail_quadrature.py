@@ -1,9 +1,10 @@
-"""The risk of examples on a line if the worst case gives no weight to a part of it.
+"""The risk of examples for divergences whose worst case vanishes at small losses.
 
-For a divergence with a finite slope at 0 the worst case has no weight, or a constant share, where the loss is
-below a level L. There remain the tails of t, beyond the points at which the convex loss crosses L. Each is
-integrated by a Gauss rule, and L is found by Newton's method, which moves the tails with it, so that no
-integral has a kink. The density at the cuts enters the second derivatives.
+If phi has a finite slope at 0, the worst case gives no weight (or a constant share of p) to losses below a
+level L. The loss is convex in t, so that it exceeds L in one or two tails of [-1, 1], beyond the points,
+called cuts, at which it crosses L. A Gauss rule integrates each tail. L is found by Newton's method; the cuts
+move with L, so that no integral has a kink. The second derivatives of the risk include the density of t at
+the cuts.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from phiball.refimpl.linear.gauss_rules import gauss_rule, upper_quantile
 from phiball.refimpl.linear.line_loss import LineLoss
 from phiball.refimpl.linear.losses import LinearLoss
 
-_STEPS = 60
-_MET = 1e-10  # tolerance on the mass: an error of the level enters the value squared
-_NEAR = 1e-6  # error of the mass that one more Newton step squares
-_MASS = 1e-20  # tails are truncated at this density, relative to that at their start
+_STEPS = 60  # of Newton's method
+_MET = 1e-10  # tolerance on the total weight: an error of the level enters the value squared
+_NEAR = 1e-6  # error of the total weight after which one more Newton step is enough
+_MASS = 1e-20  # tails are truncated where the density of t is this fraction of the density at their start
 _KINKED = ("indicator", "absolute", "hinge")
 
 
 def has_tails(divergence: Divergence) -> bool:
-    """Whether `TailQuadrature` applies: the divergence has a level, and no atom or one in closed form."""
+    """Whether `TailQuadrature` applies: the worst case has a level, and no atom except in closed form."""
     return divergence.slope0 > -inf and (divergence.recession == inf or divergence.family in _KINKED)
 
 
 def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
-    """(phi*'(s), phi*''(s)); for Cressie-Read with a single power."""
+    """(phi*'(s), phi*''(s)), computed from one power for Cressie-Read."""
     if phi.family != "cressie_read":
         return phi.dconj(s), phi.d2conj(s)
     xp, k = array_namespace(s), phi.parameter
@@ -48,9 +49,9 @@ def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
 
 
 class TailQuadrature:
-    """Risks and their derivatives for a loss, a divergence and a price, with `moving` features that move.
+    """Risks and their derivatives; `moving` features have a positive radius.
 
-    A piece of a tail has 3/2 or 2 times `n_nodes` nodes. `like` is an array of the library and the device of
+    A piece of a tail has 3/2 or 2 times `n_nodes` nodes. `like` is an array with the library and device of
     the data.
     """
 
@@ -61,7 +62,7 @@ class TailQuadrature:
         self.loss, self.phi, self.eta, self.d = loss, centred(divergence), eta, moving
         self.family, self.alpha = divergence.family, divergence.parameter
         power = self.alpha if self.family == "cressie_read" else None
-        # The weight has a root singularity at its level: substitute a square, which needs more nodes.
+        # The weight has a root singularity at the level: nodes x are replaced by x^2, which needs more nodes.
         self.rooted = self.family is None or (power is not None and power > 2)
         x, w = gauss_rule(2 * n_nodes if self.rooted else 3 * n_nodes // 2, 1, like)
         self.x, self.w = (1 + x) / 2, w
@@ -73,7 +74,7 @@ class TailQuadrature:
         self.shared: tuple[Array, Array] | None = None
         if loss.monotone and self.family == "indicator":
             assert self.alpha is not None
-            # The CVaR of a monotone loss: the worst t are those beyond this cut, for every model.
+            # For the CVaR of a monotone loss, the tail is the same for every model.
             cut = upper_quantile(self.alpha, moving, like)
             self.fixed = xp.asarray([cut], dtype=xp.float64, device=device(like))
             if loss.kinks is None:
@@ -91,12 +92,12 @@ class TailQuadrature:
         return int(self.x.shape[0]) * sides * pieces
 
     def __call__(self, m: Array, r: float, y: Array, start: Array | None) -> tuple[dict[str, Array], Array]:
-        """(sums as in `LinearObjective`, levels) for predictions m (k,), labels y (k,) and a reach r > 0.
+        """(the sums of `LinearObjective._sums`, levels (k,)) for predictions m (k,) + r t and labels y (k,).
 
-        Levels (k,) are relative, from 0 at the least loss to 1 at the largest, and change little with the
+        Levels are relative: 0 at the smallest loss and 1 at the largest. They change little from model to
         model; `start` (k,) has the levels of another model, or is None.
         """
-        with ignore_float_warnings():  # a step that overflows is halved by the line search
+        with ignore_float_warnings():  # if a step overflows, the line search halves it
             return self._risk(LineLoss(self.loss, m, r, y), start)
 
     def _risk(self, line: LineLoss, start: Array | None) -> tuple[dict[str, Array], Array]:
@@ -114,13 +115,13 @@ class TailQuadrature:
         reach = xp.where(high > lowest, high - lowest, one)
         if start is not None:
             start = lowest + start * reach
-        if self.family in ("absolute", "hinge"):  # a given amount below the maximum
+        if self.family in ("absolute", "hinge"):  # the level is a given amount below the maximum
             level = high - eta * (1 if self.family == "hinge" else 2)
             cuts = [line.crossing(level, s, b, b) for s, b in zip(sides, bottoms, strict=True)]
             atom = tuple(xp.where(up, ends[1][i], ends[0][i]) for i in (1, 2)), xp.where(up, one, -one)
             return self._with_atom(line, level, sides, cuts, atom), one
         if self.family == "indicator":
-            if self.fixed is not None:  # the level depends on the model, and the cut does not
+            if self.fixed is not None:  # the cut does not depend on the model
                 if self.shared is not None:
                     t, p = sides[0][:, None] * self.shared[0], self.shared[1]
                 else:
@@ -154,7 +155,7 @@ class TailQuadrature:
         high: Array,
         start: Array | None,
     ) -> tuple[Array, list[Array]]:
-        """(the multiplier mu (k,), or the level of a CVaR, at which the weights have mass one; the cuts)."""
+        """(mu (k,), or for a CVaR the level, at which the weights sum to one; the cuts)."""
         xp, m = array_namespace(line.m), line.m
         mu = line(xp.zeros_like(m))[0] if start is None else xp.clip(start, low, high)
         cuts = list(bottoms)
@@ -187,9 +188,9 @@ class TailQuadrature:
         return mu, cuts
 
     def _excess(self, surplus: Array) -> Array:
-        """The numerator of Newton's step, for the mass to the power k - 1, which is closer to linear.
+        """The numerator of Newton's step, applied to (total weight)^(k - 1), which is closer to linear in mu.
 
-        It is linear if all losses are equal.
+        It is exactly linear if all losses are equal. `surplus` is the total weight minus one.
         """
         if self.family != "cressie_read" or self.alpha == 2:
             return surplus
@@ -200,7 +201,7 @@ class TailQuadrature:
     def _surplus(
         self, line: LineLoss, mu: Array, sides: list[Array], bottoms: list[Array], near: list[Array]
     ) -> tuple[list[Array], Array, Array]:
-        """(the cuts, the mass of the weights minus one, and minus the derivative of the mass) at mu (k,)."""
+        """(the cuts, the total weight minus one, minus the derivative of the total weight) at mu (k,)."""
         xp, eta, phi = array_namespace(mu), self.eta, self.phi
         level = mu if self.family == "indicator" else mu + eta * phi.slope0
         cuts = [line.crossing(level, *at) for at in zip(sides, bottoms, near, strict=True)]
@@ -215,7 +216,7 @@ class TailQuadrature:
         return cuts, xp.sum(p * gamma, axis=1) - 1, xp.sum(p * q, axis=1) / eta
 
     def _nodes(self, line: LineLoss, sides: list[Array], cuts: list[Array]) -> tuple[Array, Array]:
-        """(t, p), both (k, K), on the tails beyond the cuts; p sums to their mass."""
+        """Nodes and weights (t, p), both (k, K), on the tails; p sums to the probability of the tails."""
         xp = array_namespace(line.m)
         ts, ps = [], []
         for side, cut in zip(sides, cuts, strict=True):
@@ -238,15 +239,15 @@ class TailQuadrature:
             ts.append(side[:, None] * xp.sin(angle))
             ps.append(self.top * weight * density)
         t, p = (ts[0], ps[0]) if len(ts) == 1 else (xp.concat(ts, axis=1), xp.concat(ps, axis=1))
-        # Tails that cover the whole line are normalized: with the quadrature error in the mass there would be
-        # no level if the loss is almost constant.
+        # Normalize p if the tails cover all of [-1, 1]: for an almost constant loss, a quadrature error in
+        # the sum of p would leave no level.
         whole: Array = cuts[0] <= -1.0 if len(cuts) == 1 else cuts[0] + cuts[1] <= 0.0
         return t, xp.where(whole[:, None], p / xp.sum(p, axis=1, keepdims=True), p)
 
     def _cut_density(
         self, line: LineLoss, sides: list[Array], cuts: list[Array]
     ) -> list[tuple[Array, Array, Array]]:
-        """(t, q, the slope of the loss) at each cut, where a change dL of the level moves the mass q dL."""
+        """(t, q, the slope of the loss) at each cut; q dL is the change in probability if L changes by dL."""
         xp = array_namespace(line.m)
         out = []
         for side, cut in zip(sides, cuts, strict=True):
@@ -263,6 +264,7 @@ class TailQuadrature:
     def _cvar(
         self, line: LineLoss, level: Array, sides: list[Array], cuts: list[Array], rule: tuple[Array, Array]
     ) -> dict[str, Array]:
+        """The sums for a CVaR, with nodes and worst-case weights `rule`."""
         xp = array_namespace(line.m)
         t, gamma = rule
         f, slope, curvature = line(t)
@@ -280,7 +282,7 @@ class TailQuadrature:
     def _with_atom(
         self, line: LineLoss, level: Array, sides: list[Array], cuts: list[Array], atom: Any
     ) -> dict[str, Array]:
-        """The mean of max(f, L), where L is a fixed amount below the largest loss."""
+        """The sums for the mean of max(f, L), where L is a fixed amount below the largest loss, the atom."""
         xp = array_namespace(line.m)
         t, p = self._nodes(line, sides, cuts)
         f, slope, curvature = line(t)
@@ -296,6 +298,7 @@ class TailQuadrature:
 
 
 def _moments(value: Array, pull: Array, bend: Array, t: Array) -> dict[str, Array]:
+    """The sums of `LinearObjective._sums` from terms `pull` and `bend` (k, K) at the nodes t."""
     xp = array_namespace(value)
     bend_t = bend * t
     return {
@@ -309,6 +312,7 @@ def _moments(value: Array, pull: Array, bend: Array, t: Array) -> dict[str, Arra
 
 
 def _add_square(sums: dict[str, Array], q: Array, m: Array, r: Array) -> None:
+    """Add q v v^T with v = (m, r) to the second derivatives."""
     sums["mm"], sums["mr"], sums["rr"] = (
         sums["mm"] + q * m * m,
         sums["mr"] + q * m * r,

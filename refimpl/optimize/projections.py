@@ -15,12 +15,10 @@ Map = Callable[[Array], Array]
 
 
 def onto_box(low: float | Array, high: float | Array) -> Map:
-    """Make the coordinatewise projection onto low <= theta <= high.
+    """Return the projection onto the box low <= theta <= high, a function of theta for `projected_sgd`.
 
     Arguments:
     - `low`, `high`: numbers, possibly infinite, or arrays that broadcast to theta.
-
-    Returns a function of theta, for `projected_sgd`.
 
     >>> import numpy as np
     >>> from phiball.optimize import onto_box
@@ -50,15 +48,13 @@ def onto_box(low: float | Array, high: float | Array) -> Map:
 
 
 def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -> Map:
-    """Make the projection onto a ball.
+    """Return the projection onto a ball, a function of theta for `projected_sgd`.
 
     Arguments:
-    - `ball`: a `Ball` of norm 1, 2 or inf, without clip.
+    - `ball`: a `Ball` of norm 1, 2 or inf, without clip and feature_scale.
     - `centre`: an array that broadcasts with theta; 0 by default.
-    - `event_ndim`: the number of trailing axes of theta that make up one point: 1 for a vector, 2 for a
-      matrix in a Frobenius ball.
-
-    Returns a function of theta, for `projected_sgd`.
+    - `event_ndim`: the number of trailing axes of theta that form one point: 1 for a vector, 2 for a matrix
+      in a Frobenius ball.
 
     >>> import numpy as np
     >>> from phiball import Ball
@@ -82,13 +78,10 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
 
 
 def onto_simplex(theta: Array) -> Array:
-    """Project theta onto the probability simplex along the last axis.
+    """Project theta (..., m) onto the probability simplex along the last axis.
 
-    Arguments:
-    - `theta` (..., m): any numbers. Returns an array of the same shape, without gradient.
-
-    This is the inner problem max over gamma of theta.gamma - |gamma|^2/2: the quadratic divergence at
-    eta = 1/m.
+    The projection maximizes theta.gamma - |gamma|^2/2, the inner problem with the quadratic divergence and
+    eta = 1/m. The result has the shape of theta, and no gradient.
 
     >>> import numpy as np
     >>> from phiball.optimize import onto_simplex

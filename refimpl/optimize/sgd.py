@@ -8,23 +8,18 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, as_rng, detach
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.validation import (
-    check_array,
-    check_same_array_type,
-    valid_count,
-    valid_number,
-)
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_number
 
 Map = Callable[[Array], Array]
-Step = Callable[[Array, Array, float], Array]
+Step = Callable[[Array, Array, float], Array]  # the next iterate, from theta, V and the step size
 
 
 @dataclass(frozen=True)
 class Iterates:
     """The result of a descent method.
 
-    - `theta`: the average of the iterates, or a random one.
-    - `last`: the last iterate, from which a run can continue.
+    - `theta`: the solution, which is the average of the iterates or a random one.
+    - `last`: the last iterate, from which another run can continue.
     """
 
     theta: Array
@@ -47,23 +42,22 @@ def projected_sgd(
     average: bool = True,
     rng: Any = None,
 ) -> Iterates:
-    r"""Minimize a function by projected stochastic gradient descent, with noisy gradients $V$.
+    r"""Minimize a function F by projected stochastic gradient descent, with gradient estimates $V$.
 
     $$\theta_{t+1} = \operatorname{Proj}_\Theta(\theta_t - \tau V(\theta_t))$$
 
     Arguments:
-    - `gradient`: a function gradient(theta) that returns V, an estimate of the gradient, of the shape of
-      theta.
+    - `gradient`: gradient(theta) returns V, an estimate of the gradient of F at theta, in its shape.
     - `theta0`: the starting point, an array of any shape; theta_1 = Proj(theta0).
     - `step_size`: tau, a positive number, or a function of t = 1, 2, ... that returns one.
     - `steps`: T, the number of iterates theta_1, ..., theta_T. There are T - 1 gradients, as in the paper.
-    - `project`: the projection onto Theta, such as `onto_box(0, 1)`; none by default.
-    - `average`: True returns the mean of the T iterates, for a convex F; False returns a random iterate.
-    - `rng`: for average=False, a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
+    - `project`: the projection onto the feasible set Theta, such as `onto_box(0, 1)`; none by default.
+    - `average`: whether the solution is the mean of the T iterates, for a convex F, or a random iterate.
+    - `rng`: for average=False, a seed, a generator of NumPy or torch, an `Rng`, or None.
 
-    Returns `theta`, the solution, and `last`, the last iterate. Several runs can be stacked along leading
-    axes of theta0. For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T) with D >= |theta_1 - theta*|, the
-    mean gap of the average is at most D M/sqrt T. `convex_plan` and `nonconvex_plan` choose the steps.
+    Several runs can be stacked along leading axes of theta0. If F is convex, E|V|^2 <= M^2,
+    |theta_1 - theta*| <= D and the step size is D/(M sqrt T), then E F(theta) - min F <= D M/sqrt T for the
+    average. `convex_plan` and `nonconvex_plan` choose step size and T.
 
     Reference: Algorithm 1 of Section 3, with the constants corrected (claims F1 and F2).
 
@@ -95,11 +89,12 @@ def mirror_descent(
     r"""Minimize a function over the simplex by mirror descent, $\theta_{t+1} \propto \theta_t e^{-\tau V}$.
 
     Arguments:
-    - `theta0` (..., d): the starting point, in the simplex along the last axis, with positive entries.
+    - `theta0` (..., d): the starting point, with positive entries that sum to 1 along the last axis.
     - The other arguments and the result are as in `projected_sgd`.
 
-    For a convex F, E max_j V_j^2 <= M^2, theta0 = 1/d and a step of sqrt(2 log(d)/T)/M, the mean gap of the
-    average is at most M sqrt(2 log(d)/T). `convex_plan` gives these steps for a diameter of sqrt(2 log d).
+    If F is convex, E max_j V_j^2 <= M^2, theta0 = 1/d and the step size is sqrt(2 log(d)/T)/M, then
+    E F(theta) - min F <= M sqrt(2 log(d)/T) for the average. `convex_plan` with a diameter of sqrt(2 log d)
+    chooses this step size.
 
     Reference: the footnote to Algorithm 1, with the entropy as the mirror map.
 
@@ -115,7 +110,7 @@ def mirror_descent(
     if theta.ndim == 0 or theta.shape[-1] == 0:
         raise ValueError(f"theta0 has shape {tuple(theta.shape)}; expected at least one entry per row")
     total = xp.sum(theta, axis=-1, keepdims=True)
-    # A distribution computed in single precision is accepted and rescaled.
+    # A distribution whose sum is off by rounding in single precision is accepted, and rescaled below.
     loose = 1e-6 if theta.dtype == xp.float64 else 1e-4
     if not (xp.all(theta > 0) and xp.all(xp.abs(total - 1) <= loose)):
         raise ValueError(
@@ -125,7 +120,7 @@ def mirror_descent(
     def step(theta: Array, v: Array, size: float) -> Array:
         log_theta = xp.log(theta) - size * v
         new = xp.exp(log_theta - xp.max(log_theta, axis=-1, keepdims=True))
-        # An entry that underflows to 0 could never recover: use a tiny normal number instead.
+        # An entry that underflows to 0 would stay 0: replace it by a tiny positive number.
         tiny = theta.shape[-1] * float(xp.finfo(new.dtype).smallest_normal)
         new = xp.maximum(new, xp.full_like(new, tiny))
         return new / xp.sum(new, axis=-1, keepdims=True)
@@ -142,6 +137,7 @@ def _descend(
     average: bool,
     rng: Any,
 ) -> Iterates:
+    """The loop of both methods, from theta_1 = theta."""
     xp = array_namespace(theta)
     _valid_function("gradient", gradient)
     steps = valid_count("steps", steps)
@@ -151,10 +147,10 @@ def _descend(
         valid_number("step_size", step_size, above=0.0)
     pick = 1 if average else 1 + int(as_rng(rng).integers(steps, (), like=theta))
     chosen = theta
-    total = xp.astype(theta, xp.float64)  # a long sum in single precision would lose small moves
+    total = xp.astype(theta, xp.float64)  # a long sum in single precision would lose small changes
     for t in range(1, steps):
         size = valid_number("step_size(t)", step_size(t), above=0.0) if callable(step_size) else step_size
-        # A copy, which the function may modify or mark as requiring a gradient.
+        # The function gets a copy, which it may modify or mark as requiring a gradient.
         v = _like_theta(detach(gradient(xp.asarray(theta, copy=True))), theta, "gradient(theta)")
         if not xp.all(xp.isfinite(v)):
             raise ValueError(
@@ -180,8 +176,8 @@ def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project
     - `step_size`: tau, a positive number.
     - `project`: the projection onto Theta; none by default.
 
-    Returns an array of the shape of theta: the paper's measure of stationarity. Without a projection it is
-    the gradient. (The paper misprints delta for the step size in front of the gradient.)
+    Returns an array of the shape of theta, whose norm is the paper's measure of stationarity. Without a
+    projection it is the gradient. (The paper misprints delta for the step size in front of the gradient.)
 
     >>> import numpy as np
     >>> from phiball.optimize import gradient_mapping, onto_box

@@ -1,11 +1,11 @@
-"""The robust Bellman operator of Section 6.2, and its fixed point with a certified error.
+"""The robust Bellman operator of Section 6.2, and its fixed point with an error bound.
 
     Q'(s, a) = r(s, a) + discount * sum over s' of P(s' | s, a) V(s'),
     V(s') = max over a of  min over gamma of  E_gamma[Q(., a)] + eta D_phi(gamma, beta(s'; rho))
 
-beta(s'; rho) is the reference distribution of the perturbed state. For the entropic divergence the minimum
-is -eta log E exp(-Q/eta), as in the paper's update, whose sign is right (claim J1). The paper writes the
-objective as a supremum over the ambiguity set; its update solves the infimum, which is robust (claim J3).
+beta(s'; rho) is the reference distribution of the perturbed state. For the entropic divergence the minimum is
+-eta log E exp(-Q/eta), as in the paper's update (claim J1). The paper states its objective as a supremum over
+the ambiguity set, but its update solves the infimum, which is the robust problem (claim J3).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from phiball.refimpl.qlearning.robust_value import (
     StatePerturbation,
     check_perturbation,
     check_table,
-    value_of,
+    unchecked_robust_value,
 )
 from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_distribution
 
@@ -30,11 +30,11 @@ class MDP:
     """A discounted Markov decision process with S states and A actions.
 
     Arguments:
-    - `transition` (S, A, S): P(s' | s, a). Rows sum to one, and are rescaled to do so exactly.
+    - `transition` (S, A, S): P(s' | s, a). Rows must sum to one up to rounding, and are normalised.
     - `reward` (S, A): r(s, a).
     - `discount`: a number in [0, 1).
-    - `terminal` (S,) bool: states that end an episode; none by default. Q is zero there: a perturbation
-      does not resume an episode that has ended.
+    - `terminal` (S,) bool: states that end an episode; none by default. Q is zero there, and a terminal state
+      is not perturbed.
     - `initial` (S,): the distribution of the first state of an episode, uniform on the nonterminal states by
       default.
 
@@ -97,8 +97,7 @@ class FixedPoint:
 
     - `Q` (S, A): the table.
     - `residual`: the largest change of an entry in the last iteration.
-    - `error`: a bound on the largest distance of an entry of `Q` from the fixed point,
-      (discount * residual + rounding)/(1 - discount).
+    - `error`: a bound on the largest error of an entry, (discount * residual + rounding)/(1 - discount).
     - `iterations`: the number of iterations.
     """
 
@@ -120,8 +119,8 @@ def bellman(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
 
     Returns an array (..., S, A), zero at terminal states.
 
-    The operator is a contraction in the maximum norm with factor `discount`, with one fixed point (claim J2).
-    The paper's update is this operator with P replaced by a sample of s'.
+    The operator is a contraction in the maximum norm with factor `discount`, so that it has one fixed point
+    (claim J2). The paper's update replaces the expectation over s' by one sample.
 
     Reference: Eq. (Q:learning) of Section 6.2.
 
@@ -140,7 +139,7 @@ def bellman(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
             f"Q has shape {tuple(Q.shape)}; expected (..., S, A) with (S, A) = {tuple(mdp.reward.shape)}"
         )
     xp = array_namespace(Q)
-    value = value_of(Q, perturbation.neighbourhood, perturbation, None, None)
+    value = unchecked_robust_value(Q, perturbation.neighbourhood, perturbation, None, None)
     value = xp.where(mdp.terminal, xp.zeros_like(value), value)
     expected = xp.matmul(xp.reshape(mdp.transition, (-1, states)), value[..., None])
     backup = mdp.reward + mdp.discount * xp.reshape(expected, Q.shape)
@@ -157,10 +156,10 @@ def value_iteration(
     - `tol`: the largest error of an entry of Q.
     - `max_iter`: the largest number of iterations.
 
-    Returns `Q` (S, A) and a bound `error` on its distance from the fixed point. By the contraction, after
-    Q' = T Q that is at most discount/(1 - discount) times the largest entry of abs(Q' - Q); the rounding of T
-    is added. Raises RuntimeError if `max_iter` iterations are not enough, and ValueError if `tol` is below
-    rounding.
+    Returns `Q` (S, A) and a bound `error` on its distance from the fixed point. For a contraction T and
+    Q' = T Q, the distance of Q' is at most discount/(1 - discount) times the largest entry of abs(Q' - Q); a
+    bound on rounding errors is added. Raises RuntimeError if `max_iter` iterations are not enough, and
+    ValueError if `tol` is below the rounding error.
 
     Reference: Section 6.2.
 
@@ -185,8 +184,8 @@ def value_iteration(
         rounding = tolerance(Q, float(xp.max(xp.abs(Q))))
         if rounding / (1 - mdp.discount) > tol:
             raise ValueError(
-                f"tol is {tol!r}; expected at least {rounding / (1 - mdp.discount):.2g}, the rounding of "
-                f"{Q.dtype} over 1 - discount"
+                f"tol is {tol!r}; expected at least {rounding / (1 - mdp.discount):.2g}, the rounding error "
+                f"of {Q.dtype} divided by 1 - discount"
             )
         error = (mdp.discount * residual + rounding) / (1 - mdp.discount)
         if error <= tol:
@@ -198,7 +197,7 @@ def value_iteration(
 
 
 def check_problem(mdp: MDP, perturbation: StatePerturbation) -> int:
-    """The number of states, or an error unless the neighbourhood has one row for each."""
+    """Return the number of states; raise unless the neighbourhood has one row for each."""
     if not isinstance(mdp, MDP):
         raise TypeError(f"mdp is {mdp!r}; expected an MDP")
     check_perturbation(perturbation)
@@ -209,7 +208,7 @@ def check_problem(mdp: MDP, perturbation: StatePerturbation) -> int:
 
 
 def valid_discount(discount: float) -> float:
-    """`discount` as a float in [0, 1), or an error."""
+    """`discount` as a float; raises ValueError outside [0, 1)."""
     if isinstance(discount, bool) or not isinstance(discount, (int, float)) or not 0 <= discount < 1:
         raise ValueError(f"discount is {discount!r}; expected a number in [0, 1)")
     return float(discount)

@@ -1,4 +1,4 @@
-"""Distributions of perturbed states: neighbourhoods of tabular states, and grids of continuous states."""
+"""Distributions of perturbed states: neighbourhoods of discrete states, and grids of continuous states."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ class Neighbourhood:
     """The reference distributions beta(s; rho) of the perturbed state, for each of n states (Section 6.2).
 
     Arguments:
-    - `index` (n, k) int64: row i contains the states that a perturbation of state i can reach.
-    - `weight` (n, k): their probabilities. Rows must sum to one up to rounding, and are normalised. Pad
-      shorter rows with weight zero. An index may occur twice.
-
-    Row i refers to state i of a table or of a batch of continuous states.
+    - `index` (n, k) int64: row i contains the states that a perturbation of state i can reach. State i is a
+      state of a table, or entry i of a batch of continuous states.
+    - `weight` (n, k): the probabilities of these states. Rows must sum to one up to rounding, and are
+      normalised. Pad shorter rows with weight zero. An index may occur twice.
 
     >>> import numpy as np
     >>> walk = Neighbourhood(np.array([[0, 1], [0, 1]]), np.array([[0.75, 0.25], [0.5, 0.5]]))
@@ -53,9 +52,9 @@ class Grid:
 
     Arguments:
     - `low`, `high`: the range of each of d dimensions.
-    - `bins`: the number of boxes in each.
+    - `bins`: the number of boxes in each dimension.
 
-    A state outside the range belongs to the outermost box. Boxes are numbered from 0 in C order.
+    A state outside the range belongs to the nearest box. Boxes are numbered from 0 in C order.
 
     >>> import numpy as np
     >>> grid = Grid(low=(0.0, -1.0), high=(1.0, 1.0), bins=(2, 4))
@@ -68,7 +67,7 @@ class Grid:
     bins: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        low, high = _numbers("low", self.low), _numbers("high", self.high)
+        low, high = _finite_numbers("low", self.low), _finite_numbers("high", self.high)
         if not isinstance(self.bins, Sequence) or not all(
             isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in self.bins
         ):
@@ -100,11 +99,11 @@ class Grid:
         >>> Grid((0.0,), (1.0,), (4,)).cell(np.array([[-3.0], [0.3], [1.0]]))
         array([0, 1, 3])
         """
-        self._check(x)
+        self._check_states(x)
         xp = array_namespace(x)
         number = xp.zeros(x.shape[:-1], dtype=xp.int64, device=device(x))
         for j, n in enumerate(self.bins):
-            number = number * n + _clipped(xp.floor(self._units(x, j)), n - 1)
+            number = number * n + _clip_to_int(xp.floor(self._units(x, j)), n - 1)
         return number
 
     def neighbourhood_at(self, x: Array, radius: float | Sequence[float]) -> Neighbourhood:
@@ -123,20 +122,20 @@ class Grid:
         >>> near.index.tolist(), near.weight.tolist()
         ([[1, 2], [0, 1]], [[0.75, 0.25], [1.0, 0.0]])
         """
-        self._check(x)
+        self._check_states(x)
         if x.ndim != 2:
             raise ValueError(f"x has shape {tuple(x.shape)}; expected (n, {len(self.bins)})")
         return self._distribution([self._units(x, j) for j in range(len(self.bins))], radius)
 
     def neighbourhood(self, radius: float | Sequence[float], *, like: Array) -> Neighbourhood:
-        """For each box centre c, the distribution of the box that contains c + b, b as in `perturbed`.
+        """`neighbourhood_at` of the centres of all boxes, for a table whose states are the boxes.
 
         Arguments:
-        - `radius`: a number, or one per dimension.
+        - `radius`: as in `neighbourhood_at`.
         - `like`: an array with the library, device and dtype of the result.
 
-        Returns a `Neighbourhood` for a table whose states are the boxes. With a radius of at most half a
-        box width, c + b never leaves the box: use `perturbed` if the continuous state is known.
+        With a radius of at most half a box width, a perturbed centre never leaves its box: use
+        `neighbourhood_at` if the continuous state is known.
 
         >>> import numpy as np
         >>> near = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))
@@ -152,7 +151,7 @@ class Grid:
             units.append(xp.astype((number // left) % n, like.dtype) + 0.5)
         return self._distribution(units, radius)
 
-    def _check(self, x: Array) -> None:
+    def _check_states(self, x: Array) -> None:
         check_array("x", x)
         xp = array_namespace(x)
         if x.ndim == 0 or x.shape[-1] != len(self.bins):
@@ -165,7 +164,10 @@ class Grid:
         return (x[..., j] - self.low[j]) / self.width[j]
 
     def _distribution(self, units: list[Array], radius: float | Sequence[float]) -> Neighbourhood:
-        radii = _numbers("radius", radius if isinstance(radius, Sequence) else (radius,) * len(self.bins))
+        """`neighbourhood_at` of n states, given by their coordinates in `units` (d arrays of shape (n,))."""
+        radii = _finite_numbers(
+            "radius", radius if isinstance(radius, Sequence) else (radius,) * len(self.bins)
+        )
         if len(radii) != len(self.bins) or not all(r >= 0 for r in radii):
             raise ValueError(
                 f"radius is {radius!r}; expected a nonnegative number, or {len(self.bins)} of them"
@@ -182,31 +184,31 @@ class Grid:
 
 
 def _overlaps(u: Array, a: float, n: int) -> tuple[Array, Array]:
-    """The boxes (m, k) that intersect [u - a, u + a], and the fraction of the interval in each.
+    """The boxes (m, k) that intersect [u - a, u + a] for u (m,), and the fraction of the interval in each.
 
-    There are n boxes of width one; the outermost are unbounded.
+    There are n boxes, of width one; the first and the last are unbounded.
     """
     xp = array_namespace(u)
     k = min(n, ceil(2 * a) + 1)
-    first = _clipped(xp.floor(u - a), n - k)
+    first = _clip_to_int(xp.floor(u - a), n - k)
     cells = first[:, None] + xp.arange(k, dtype=xp.int64, device=device(u))[None, :]
     below = xp.zeros_like(u)[:, None]
     if k == 1:
         return cells, below + 1
     edges = xp.astype(cells[:, 1:], u.dtype)
-    # The distribution function at the edges between boxes, and 0 and 1 at the ends.
+    # The distribution function at the edges between the boxes, with 0 and 1 at the outer ends.
     inner = xp.clip((edges - u[:, None] + a) / (2 * a), 0.0, 1.0)
     at = xp.concat([below, inner, below + 1], axis=1)
     return cells, at[:, 1:] - at[:, :-1]
 
 
-def _clipped(x: Array, top: int) -> Array:
-    """x clipped to 0, ..., top as int64; clipped before the cast, which may overflow."""
+def _clip_to_int(x: Array, top: int) -> Array:
+    """x clipped to 0, ..., top as int64; clipping first avoids overflow in the cast."""
     xp = array_namespace(x)
     return xp.astype(xp.clip(x, 0.0, float(top)), xp.int64)
 
 
-def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
+def _finite_numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
     try:
         numbers = tuple(float(v) for v in values)
     except (TypeError, ValueError):

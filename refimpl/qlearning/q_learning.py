@@ -1,4 +1,4 @@
-"""Robust tabular Q-learning (Section 6.2): the update, and learning from a simulated path."""
+"""Robust tabular Q-learning (Section 6.2): one update, and learning from a simulated path."""
 
 from __future__ import annotations
 
@@ -16,15 +16,10 @@ from phiball.refimpl.qlearning.robust_value import (
     check_estimator,
     check_perturbation,
     check_table,
-    value_of,
+    unchecked_robust_value,
 )
 from phiball.refimpl.types import Estimator
-from phiball.refimpl.validation import (
-    check_array,
-    check_same_array_type,
-    valid_count,
-    valid_eta,
-)
+from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_eta
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,8 @@ class Transition:
 
     - `s`, `a`: the state and the action taken there.
     - `reward`: the reward.
-    - `s_next`: the row of the neighbourhood that the step led to: a state of a table, or 0 for the single row
-      of `Grid.neighbourhood_at` at a continuous state.
+    - `s_next`: the row of the neighbourhood that belongs to the next state: its number in a table, or 0 if
+      the neighbourhood is `Grid.neighbourhood_at` of the next state alone.
     - `done`: whether the step ended the episode, so that V(s') = 0.
 
     >>> Transition(s=2, a=0, reward=-1.0, s_next=3)
@@ -62,7 +57,7 @@ def q_update(
 
     Arguments:
     - `Q` (S, A): the table, which is not modified.
-    - `transition`: a `Transition`, the step from s by a to s' with reward r.
+    - `transition`: a `Transition`: action a in state s led to state s' with reward r.
     - `perturbation`: a `StatePerturbation`; V is its `robust_value`.
     - `discount`: $\beta$, in [0, 1).
     - `step_size`: $\alpha$, in (0, 1].
@@ -93,8 +88,8 @@ def q_update(
     if not transition.done:
         row = _row(neighbourhood, transition.s_next)
         rng = None if estimator is None else as_rng(rng)
-        target += discount * float(value_of(Q, row, perturbation, estimator, rng)[0])
-    return _moved(Q, transition.s, transition.a, step_size, target)
+        target += discount * float(unchecked_robust_value(Q, row, perturbation, estimator, rng)[0])
+    return _update_entry(Q, transition.s, transition.a, step_size, target)
 
 
 def _check_transition(transition: Transition, Q: Array, neighbourhood: Neighbourhood) -> None:
@@ -112,7 +107,7 @@ def _row(neighbourhood: Neighbourhood, i: int) -> Neighbourhood:
     return Neighbourhood(neighbourhood.index[i : i + 1, :], neighbourhood.weight[i : i + 1, :])
 
 
-def _moved(Q: Array, s: int, a: int, step_size: float, target: float) -> Array:
+def _update_entry(Q: Array, s: int, a: int, step_size: float, target: float) -> Array:
     """Q with the entry (s, a) moved towards `target`."""
     xp = array_namespace(Q)
     place = xp.reshape(xp.arange(Q.shape[0] * Q.shape[1], device=device(Q)), Q.shape) == s * Q.shape[1] + a
@@ -121,10 +116,10 @@ def _moved(Q: Array, s: int, a: int, step_size: float, target: float) -> Array:
 
 @dataclass(frozen=True)
 class QLearningResult:
-    """The table that `q_learning` learned, and its path.
+    """The table that `q_learning` learned, and the path.
 
     - `Q` (S, A): the table.
-    - `visits` (S, A) int64: how often each pair was updated.
+    - `visits` (S, A) int64: how often each pair (s, a) was updated.
     - `rewards` (n_steps,): the reward of each step.
     - `ended` (n_steps,) bool: whether the step ended its episode.
     """
@@ -136,8 +131,8 @@ class QLearningResult:
     __repr__ = one_line
 
 
-def _polynomial(n: Array) -> Array:
-    """A step size that satisfies the conditions of the theory and decreases more slowly than 1/(1 + n)."""
+def _default_step_size(n: Array) -> Array:
+    """(1 + n)^-0.8, which satisfies the usual conditions and decreases more slowly than 1/(1 + n)."""
     return (1 + n) ** -0.8
 
 
@@ -147,7 +142,7 @@ def q_learning(
     *,
     n_steps: int,
     epsilon: float | Callable[[Array], Array] = 0.1,
-    step_size: Callable[[Array], Array] = _polynomial,
+    step_size: Callable[[Array], Array] = _default_step_size,
     Q0: Array | None = None,
     estimator: Estimator | None = None,
     rng: int | Rng | None = None,
@@ -159,17 +154,16 @@ def q_learning(
     - `n_steps`: the number of simulated transitions. An episode ends at a terminal state, and the next one
       starts from `mdp.initial`.
     - `epsilon`: the probability of a random action instead of the greedy one: a number, or a function of the
-      numbers of the steps, (n_steps,) -> (n_steps,), with values in [0, 1].
-    - `step_size`: alpha, a function of the number n of earlier visits of the pair (s, a), an array, with
-      values in (0, 1]; (1 + n)^-0.8 by default.
+      array (n_steps,) of step numbers 0, 1, ... that returns probabilities (n_steps,).
+    - `step_size`: alpha in (0, 1], a function of an array of numbers n of earlier visits of the pair (s, a);
+      (1 + n)^-0.8 by default.
     - `Q0` (S, A): the initial table; zero by default. It is set to zero at terminal states.
-    - `estimator`: as in `robust_value`.
-    - `rng`: a seed or generator; None for fresh entropy.
+    - `estimator`, `rng`: as in `robust_value`.
 
-    Returns `Q` and `visits` (S, A), `rewards` and `ended` (n_steps,). If every pair is visited infinitely
-    often and the step sizes satisfy the usual conditions, Q converges to the fixed point of `value_iteration`
-    (claim J2), or with an estimator to the fixed point of its mean. On the numba backend the entropic run
-    without an estimator is compiled.
+    Returns a `QLearningResult`. If every pair is visited infinitely often and the step sizes satisfy the
+    usual conditions, Q converges to the fixed point of `value_iteration` (claim J2), or with an estimator to
+    the fixed point for the estimator's expectation. The numba backend compiles entropic runs without an
+    estimator.
 
     Reference: Section 6.2.
 
@@ -193,12 +187,12 @@ def q_learning(
     check_same_array_type("Q0", Q0, reward, other="reward", dtype=True)
     if Q0.shape != reward.shape:
         raise ValueError(f"Q0 has shape {tuple(Q0.shape)}; expected (S, A) = {tuple(reward.shape)}")
-    initial = _initial(mdp)
+    initial = _initial_distribution(mdp)
     number = xp.arange(n_steps, dtype=reward.dtype, device=device(reward))
-    step_sizes = _schedule("step_size", step_size, number)
+    step_sizes = _valid_schedule("step_size", step_size, number)
     if not xp.all(step_sizes > 0):
-        raise ValueError("step_size gives a number that is not positive; expected numbers in (0, 1]")
-    epsilons = _schedule("epsilon", epsilon, number)
+        raise ValueError("step_size has a value that is not positive; expected numbers in (0, 1]")
+    epsilons = _valid_schedule("epsilon", epsilon, number)
     rng = as_rng(rng)
     uniforms = rng.uniform((n_steps, 4), like=reward)
     Q = xp.where(mdp.terminal[:, None], xp.zeros_like(Q0), Q0)
@@ -218,11 +212,12 @@ def q_run(
     estimator: Estimator | None,
     rng: Rng,
 ) -> tuple[Array, Array, Array, Array]:
-    """The loop of `q_learning` on random numbers drawn beforehand: (Q, visits, rewards, ended).
+    """The loop of `q_learning` with given random numbers: (Q, visits, rewards, ended).
 
-    `distributions` are the cumulative distributions of the next state (S, A, S) and of the first one (S,);
-    `uniforms` (n_steps, 4) decide, in this order, whether to explore, the action explored, the next state and
-    the first state of an episode; `schedules` are the step size by visits and epsilon by steps.
+    - `distributions`: the cumulative distributions of the next state (S, A, S) and of the first state (S,).
+    - `uniforms` (n_steps, 4): random numbers that decide, in this order, whether the action is random, the
+      random action, the next state, and the first state of an episode.
+    - `schedules`: the step size by visits (n_steps,), and epsilon by steps (n_steps,).
     """
     xp = array_namespace(Q)
     at = {"device": device(Q)}
@@ -236,13 +231,15 @@ def q_run(
     s = -1
     for t, (explore, which, where, begin) in enumerate(to_numpy(uniforms).tolist()):
         if s < 0:
-            s = _inverse(first, begin)
+            s = _draw_state(first, begin)
         a = min(int(which * actions), actions - 1) if explore < epsilons[t] else int(xp.argmax(Q[s, :]))
-        r, s_next = reward[s][a], _inverse(cumulative[s][a], where)
+        r, s_next = reward[s][a], _draw_state(cumulative[s][a], where)
         target = r
         if not terminal[s_next]:
-            target += mdp.discount * float(value_of(Q, rows[s_next], perturbation, estimator, rng)[0])
-        Q = _moved(Q, s, a, step_sizes[visits[s][a]], target)
+            target += mdp.discount * float(
+                unchecked_robust_value(Q, rows[s_next], perturbation, estimator, rng)[0]
+            )
+        Q = _update_entry(Q, s, a, step_sizes[visits[s][a]], target)
         visits[s][a] += 1
         rewards.append(r)
         ended.append(terminal[s_next])
@@ -255,14 +252,14 @@ def q_run(
     )
 
 
-def _inverse(cumulative: list[float], u: float) -> int:
-    """The state at the quantile u of the distribution."""
+def _draw_state(cumulative: list[float], u: float) -> int:
+    """The state that the uniform number u selects."""
     total = cumulative[-1]
-    # If u rounds up to the total, take the last state of positive weight.
+    # If u rounds up to the total, take the last state with a positive probability.
     return min(bisect_right(cumulative, u * total), bisect_left(cumulative, total))
 
 
-def _schedule(name: str, rule: float | Callable[[Array], Array], number: Array) -> Array:
+def _valid_schedule(name: str, rule: float | Callable[[Array], Array], number: Array) -> Array:
     xp = array_namespace(number)
     if isinstance(rule, (int, float)) and not isinstance(rule, bool):
         values = xp.full_like(number, float(rule))
@@ -271,15 +268,15 @@ def _schedule(name: str, rule: float | Callable[[Array], Array], number: Array) 
         check_array(f"the result of {name}", values)
         check_same_array_type(f"the result of {name}", values, number, other="reward", dtype=True)
         if values.shape != number.shape:
-            raise ValueError(f"{name} gives shape {tuple(values.shape)}; expected {tuple(number.shape)}")
+            raise ValueError(f"{name} returns shape {tuple(values.shape)}; expected {tuple(number.shape)}")
     else:
         raise TypeError(f"{name} is {rule!r}; expected a number or a function of an array")
     if not xp.all((values >= 0) & (values <= 1)):
-        raise ValueError(f"{name} gives numbers outside [0, 1]")
+        raise ValueError(f"{name} has values outside [0, 1]")
     return values
 
 
-def _initial(mdp: MDP) -> Array:
+def _initial_distribution(mdp: MDP) -> Array:
     xp = array_namespace(mdp.reward)
     if xp.all(mdp.terminal):
         raise ValueError("terminal marks every state; expected at least one nonterminal state")

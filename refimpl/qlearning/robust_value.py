@@ -1,4 +1,4 @@
-"""The value of a state under the worst perturbation: by the full sum, or estimated from a sample."""
+"""The value of a state under the worst perturbation: computed exactly, or estimated from samples."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from phiball.refimpl.validation import check_array, check_same_array_type, valid
 
 
 class Maximum(Enum):
-    """Where the maximum over actions stands: outside or inside the soft minimum.
+    """Whether the maximum over actions is outside or inside the soft minimum over perturbations.
 
-    - `OUTSIDE`, as in the paper: the agent acts without seeing the perturbation.
-    - `INSIDE`: it sees the perturbed state first, which is never worse for it.
+    - `OUTSIDE`, as in the paper: the agent acts without knowing the perturbed state.
+    - `INSIDE`: the agent knows the perturbed state when it acts, so that its value is at least as high.
 
     >>> import numpy as np
     >>> from phiball.qlearning import Maximum, Neighbourhood, StatePerturbation, robust_value
@@ -33,14 +33,14 @@ class Maximum(Enum):
 
 @dataclass(frozen=True)
 class StatePerturbation:
-    """An adversary that perturbs the next state, at the price eta times a divergence.
+    """An adversary that perturbs the next state, and pays eta times a divergence.
 
     Arguments:
     - `neighbourhood`: a `Neighbourhood`, the reference distribution of the perturbed state.
     - `eta`: a positive number, the price of the divergence.
     - `divergence`: a divergence or its name.
-    - `maximum`: a `Maximum` or its value: whether the agent acts before it sees the perturbed state
-      ("outside", as in the paper) or after ("inside").
+    - `maximum`: a `Maximum` or its value, "outside" or "inside": whether the agent acts before or after it
+      knows the perturbed state.
 
     >>> import numpy as np
     >>> coin = Neighbourhood(np.array([[0, 1]]), np.array([[0.5, 0.5]]))
@@ -81,17 +81,17 @@ def robust_value(
     $$V(s) = \max_a \min_\gamma \mathbb{E}_\gamma[Q(\cdot, a)] + \eta D_\phi(\gamma, \beta(s; \rho))$$
 
     Arguments:
-    - `Q` (..., S, A): the table.
+    - `Q` (..., S, A): the table of values of S states and A actions.
     - `perturbation`: a `StatePerturbation` whose neighbourhood has n rows, with indices below S.
-    - `estimator`: None for the full sum over the neighbourhood, or `SG(level)` or `RTMLMC(level)` for an
-      estimate from a sample of it; then Q is (S, A).
-    - `rng`: a seed or generator for the estimators.
+    - `estimator`: None to sum over all states of the neighbourhood, or `SG(level)` or `RTMLMC(level)` to
+      estimate V from samples; then Q is (S, A).
+    - `rng`: a seed or generator, for an estimator.
 
-    Returns an array (..., n). The soft minimum is -worst_case(-Q), between the smallest and the mean of Q in
-    the neighbourhood, so that V(s) may exceed the plain max over a of Q(s, a) (claim J2).
+    Returns an array (..., n). The soft minimum, -worst_case(-Q), lies between the smallest value and the mean
+    of Q(., a) in the neighbourhood. So V(s) may exceed max over a of Q(s, a) (claim J2).
 
-    The mean of SG(level) is above V(s) and decreases to it as the level grows. RTMLMC(level) has the same
-    mean, for (level + 1)/(2 - 2^-level) samples on average; one level is drawn per call, for all rows.
+    The expectation of SG(level) is above V(s), and decreases to it as the level grows. RTMLMC(level) has the
+    same expectation, with (level + 1)/(2 - 2^-level) samples on average; it draws one level per call.
 
     Reference: Eq. (Q:learning) of Section 6.2.
 
@@ -106,10 +106,10 @@ def robust_value(
     if estimator is not None and Q.ndim != 2:
         raise ValueError(f"Q has shape {tuple(Q.shape)}; expected (S, A) with an estimator")
     rng = None if estimator is None else as_rng(rng)
-    return value_of(Q, perturbation.neighbourhood, perturbation, estimator, rng)
+    return unchecked_robust_value(Q, perturbation.neighbourhood, perturbation, estimator, rng)
 
 
-def value_of(
+def unchecked_robust_value(
     Q: Array,
     neighbourhood: Neighbourhood,
     perturbation: StatePerturbation,
@@ -121,16 +121,17 @@ def value_of(
         return _soft_minimum(Q, neighbourhood.index, neighbourhood.weight, perturbation)
     assert rng is not None
     (group,) = estimator.assign_levels(1, rng, like=Q)
-    points = _draw(neighbourhood, 2**group.level, Q, rng)
-    value = _on_points(Q, points, perturbation)
+    points = _sample_states(neighbourhood, 2**group.level, Q, rng)
+    value = _sampled_soft_minimum(Q, points, perturbation)
     if group.telescoping and group.level:
         half = 2 ** (group.level - 1)
-        first = _on_points(Q, points[:, :half], perturbation)
-        value = value - (first + _on_points(Q, points[:, half:], perturbation)) / 2
+        first = _sampled_soft_minimum(Q, points[:, :half], perturbation)
+        value = value - (first + _sampled_soft_minimum(Q, points[:, half:], perturbation)) / 2
     return group.weight * value
 
 
 def _soft_minimum(Q: Array, index: Array, weight: Array, perturbation: StatePerturbation) -> Array:
+    """V (..., n) for states `index` (n, k) with probabilities `weight` (n, k)."""
     xp = array_namespace(Q)
     inside = perturbation.maximum is Maximum.INSIDE
     rows = xp.max(Q, axis=-1, keepdims=True) if inside else Q
@@ -141,26 +142,26 @@ def _soft_minimum(Q: Array, index: Array, weight: Array, perturbation: StatePert
     return xp.max(soft, axis=-1)
 
 
-def _on_points(Q: Array, points: Array, perturbation: StatePerturbation) -> Array:
+def _sampled_soft_minimum(Q: Array, points: Array, perturbation: StatePerturbation) -> Array:
     xp = array_namespace(Q)
     weight = xp.full(points.shape, 1 / points.shape[1], dtype=Q.dtype, device=device(Q))
     return _soft_minimum(Q, points, weight, perturbation)
 
 
-def _draw(neighbourhood: Neighbourhood, n: int, like: Array, rng: Rng) -> Array:
-    """n samples from each row of `neighbourhood`: states, (rows, n) int64."""
+def _sample_states(neighbourhood: Neighbourhood, n: int, like: Array, rng: Rng) -> Array:
+    """n states drawn from each row of `neighbourhood`: (rows, n) int64."""
     xp = array_namespace(like)
     cumulative = xp.astype(xp.cumulative_sum(neighbourhood.weight, axis=-1), like.dtype)
     total = cumulative[:, -1:]
     u = rng.uniform((neighbourhood.index.shape[0], n), like=like) * total
     slot = xp.sum(xp.astype(cumulative[:, None, :] <= u[:, :, None], xp.int64), axis=-1)
     last = xp.sum(xp.astype(cumulative < total, xp.int64), axis=-1, keepdims=True)
-    # If u rounds up to the total, take the last state of positive weight.
+    # If u rounds up to the total, take the last state with a positive probability.
     return xp.take_along_axis(neighbourhood.index, xp.where(slot < last, slot, last), axis=1)
 
 
 def check_table(Q: Array, neighbourhood: Neighbourhood) -> None:
-    """Raise unless Q is a table (..., S, A) that has every index of the neighbourhood."""
+    """Raise unless Q is a table (..., S, A) that contains all states of the neighbourhood."""
     check_array("Q", Q)
     check_same_array_type("Q", Q, neighbourhood.weight, other="neighbourhood.weight")
     if Q.ndim < 2 or 0 in Q.shape[-2:]:

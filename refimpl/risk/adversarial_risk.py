@@ -1,7 +1,4 @@
-"""The unregularized adversarial risk of a data set, bounded from below by search.
-
-E_z [ sup over x in B_rho(z) of f(x) ]
-"""
+"""A lower bound on the adversarial risk E_z [ sup over x in B_rho(z) of f(x) ] of a data set, by search."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class AdversarialRisk:
     """The largest losses found around each data point: a lower bound on the adversarial risk.
 
     - `value` (): the mean of `values`.
-    - `values` (N,): the larger of `sampled` and `attacked`.
-    - `points` (N,) + event: the points with these losses; None for data in batches.
+    - `values` (N,): the larger of `sampled` and `attacked`, for each data point.
+    - `points` (N,) + event: the points where the losses are `values`; None for data in batches.
     - `sampled` (N,): the largest loss among the sampled points.
-    - `attacked` (N,): the loss at the point of the attack; minus infinity without an attack.
+    - `attacked` (N,): the loss at the attacked point; -inf without an attack.
 
     >>> import numpy as np
     >>> from phiball import Ball, adversarial_risk
@@ -57,7 +54,7 @@ class AdversarialRisk:
         0.5
         """
         if not parts or not all(isinstance(part, AdversarialRisk) for part in parts):
-            raise ValueError(f"parts is {parts!r}; expected results of adversarial_risk, at least one")
+            raise ValueError(f"parts is {parts!r}; expected one or more results of adversarial_risk")
         points = [part.points for part in parts if part.points is not None]
         values, sampled, attacked = (
             concat([getattr(part, name) for part in parts]) for name in ("values", "sampled", "attacked")
@@ -76,18 +73,18 @@ def adversarial_risk(
     rng: Any = None,
     chunk: int = CHUNK,
 ) -> AdversarialRisk:
-    r"""Bound the unregularized risk $\mathbb{E}_z [\sup_{x \in B_\rho(z)} f(x)]$ from below, by search.
+    r"""A lower bound on the adversarial risk $\mathbb{E}_z [\sup_{x \in B_\rho(z)} f(x)]$, by search.
 
     Arguments:
     - `loss`, `x`, `rng`, `chunk`: as in `robust_risk`.
     - `ball`: a `Ball`.
     - `n_samples`: the number of random points tried in each ball, at least 1.
     - `attack`: None, or an attack such as `pgm` or `partial(pgm, steps=50)`: a function attack(loss, x, ball)
-      that returns points of the shape of x inside the balls. For batches it is called on a few thousand data
+      that returns points of the shape of x inside the balls. Data in batches are attacked a few thousand data
       points at a time, with a loss whose index counts these data points.
 
-    Returns the largest loss found for each data point, the points where it is attained, and the mean. It is a
-    lower bound: neither sampling nor a local search proves that no loss is larger. Results carry no graph.
+    Returns an `AdversarialRisk`, without a graph. It is a lower bound, because neither sampling nor a local
+    search proves that there is no larger loss.
 
     Reference: Eq. (formula:adv) of Section 1.
 
@@ -105,25 +102,25 @@ def adversarial_risk(
     rng = as_rng(rng)
     n = valid_count("n_samples", n_samples, 1)
     valid_count("chunk", chunk, 1)
-    stream, data, whole = is_stream(x), x, loss
+    stream, data, full_loss = is_stream(x), x, loss
     if stream:
-        whole = StreamLoss(loss)
+        full_loss = StreamLoss(loss)
     else:
-        x, whole = half_to_single(x, loss)
+        x, full_loss = half_to_single(x, loss)
     tops: list[tuple[Array, ...]] = []
     tried: list[tuple[Array, Array]] = []
 
-    def drawn() -> Iterator[tuple[Array, ...]]:
+    def sampled_pieces() -> Iterator[tuple[Array, ...]]:
         for block in blocks(x, ball, n, chunk, loss=loss, evaluate=attack is not None):
-            if isinstance(whole, StreamLoss):
-                whole.add(block)
+            if isinstance(full_loss, StreamLoss):
+                full_loss.add(block)
             yield from sample_tiles(block.x, block.i, ball, n, rng)
             if attack is not None:
                 candidates = _attacked(attack, loss, block, ball, like=block.x if stream else data)
-                found = [f for _, _, f in evaluate_chunks(whole, [(candidates, block.i)], chunk)]
+                found = [f for _, _, f in evaluate_chunks(full_loss, [(candidates, block.i)], chunk)]
                 tried.append((candidates[:0, ...] if stream else candidates, concat(found)))
 
-    pieces = evaluate_chunks(whole, drawn(), chunk)
+    pieces = evaluate_chunks(full_loss, sampled_pieces(), chunk)
     for points, f in regroup_rows(((points, f) for points, _, f in pieces), n):
         where, top = highest(points, f)
         tops.append((where[:0, ...] if stream else where, top))
@@ -144,7 +141,7 @@ def adversarial_risk(
 
 
 def highest(points: Array, f: Array) -> tuple[Array, Array]:
-    """The first point with the largest loss in each row, and that loss: points (g, n) + event, f (g, n)."""
+    """(point, loss) where the loss is largest in each row, of points (g, n) + event with losses f (g, n)."""
     xp = array_namespace(f)
     g, n = f.shape
     top = xp.argmax(detach(f), axis=-1, keepdims=True)
@@ -154,7 +151,7 @@ def highest(points: Array, f: Array) -> tuple[Array, Array]:
 
 
 def _attacked(attack: Attack, loss: Loss, block: Block, ball: Ball, *, like: Array) -> Array:
-    """The points of the attack on a block, which is called with x in the precision of `like`."""
+    """The attacked points of a block, validated; the attack is called with x in the precision of `like`."""
     x = to_half_like(block.x, like)
     xp = array_namespace(x)
     points = attack(block.local_loss(loss), x, ball.rows(block.i, event_ndim=x.ndim - 1))
@@ -162,7 +159,7 @@ def _attacked(attack: Attack, loss: Loss, block: Block, ball: Ball, *, like: Arr
     check_array(name, to_single(points))
     check_same_array_type(name, points, x, other="x")
     if tuple(points.shape) != tuple(x.shape):
-        raise ValueError(f"{name} has shape {tuple(points.shape)}; expected that of x, {tuple(x.shape)}")
+        raise ValueError(f"{name} has shape {tuple(points.shape)}; expected {tuple(x.shape)}, as x")
     points = xp.astype(detach(points), x.dtype, copy=False)
     if not xp.all(xp.isfinite(points)):
         raise ValueError(f"{name} contains NaN or infinity; expected finite numbers")
@@ -170,5 +167,5 @@ def _attacked(attack: Attack, loss: Loss, block: Block, ball: Ball, *, like: Arr
         worst = float(xp.max(ball.length(to_single(points) - to_single(x), event_ndim=x.ndim - 1)))
         raise ValueError(f"{name} moves a point by {worst!r}; expected at most the radius {ball.radius!r}")
     if ball.clip is not None and not xp.all((points >= ball.clip[0]) & (points <= ball.clip[1])):
-        raise ValueError(f"{name} leaves the box clip = {ball.clip}; expected points inside it")
+        raise ValueError(f"{name} is outside the box clip = {ball.clip}; expected points inside it")
     return to_single(points)

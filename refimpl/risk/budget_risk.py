@@ -1,4 +1,4 @@
-"""The robust risk with a divergence budget: sampled losses to an `Estimate`."""
+"""The robust risk within a budget for the divergence, from sampled losses."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from phiball.refimpl.validation import check_finite, valid_budget, valid_number
 
 
 def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
-    """The robust risk of losses f (N, n) within a budget, for a centred phi.
+    """The robust risk of the losses f (N, n) of n points per data point, for a centred divergence c.
 
-    A number bounds the mean divergence over all data points, an array (N,) the divergence of each.
+    A number `budget` bounds the mean divergence of all data points; an array (N,) bounds each divergence.
     """
     xp = array_namespace(f)
     check_finite("loss(x, i)", f)
@@ -38,7 +38,7 @@ def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
 
 
 def _solve(f: Array, budget: float | Array, c: Divergence) -> tuple[Array, Array, Array]:
-    """The optimal value, the multiplier and the gap: (1,) for one common budget, (N,) for a budget each."""
+    """(value, eta, gap): arrays (1,) for a common budget, (N,) for one budget per data point."""
     xp = array_namespace(f)
     if isinstance(budget, float):
         problem = f[None, ...]  # one problem, whose rows are the data points

@@ -1,4 +1,4 @@
-"""The worst-case distribution of Theorem 1 (II): its density and atoms, and samples of it."""
+"""The worst-case distribution of Theorem 1 (II): density, atoms and samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Density:
 
     - `density` (K,): the density at each of the requested points.
     - `atoms` (N,) + event: the sampled maximizer of the loss around each data point.
-    - `masses` (N,): the mass of each atom; zero unless phi has a finite recession.
+    - `masses` (N,): the mass of each atom; zero unless phi has a finite recession slope.
 
     The density integrates to one minus the sum of the masses.
     """
@@ -62,15 +62,14 @@ def worst_case_density(
     \zeta_z = (\phi^*)'\Big(\frac{f - \mu_z}{\eta}\Big)$$
 
     Arguments:
-    - `at` (K,) + event: the points. The loss is called for those in the ball around each data point.
-    - `reference`: a `Ball` without clip and feature_scale, with a positive radius.
-    - `n_samples`: the number of points of each ball from which mu_z is computed.
+    - `at` (K,) + event: the points at which the density is evaluated.
+    - `reference`: a `Ball` of positive radius, without clip and feature_scale.
+    - `n_samples`: the number of points per ball from which mu_z is computed.
     - The other arguments are as in `robust_risk`.
 
-    Returns `density` (K,), and the `atoms` with their `masses`. For a phi of finite recession (the absolute
-    value, the hinge, Cressie-Read with k < 1) part of the mass may be an atom at the maximizer of f, which
-    Examples 4 and 5 omit (claim E4c). For the indicator, points whose loss is exactly the quantile share the
-    remaining mass (claim E1).
+    Returns a `Density`. If phi has a finite recession slope (absolute value, hinge, Cressie-Read with k < 1),
+    part of the mass may be an atom at the maximizer of f, which Examples 4 and 5 omit (claim E4c). For the
+    indicator, points whose loss is exactly the quantile share the remaining mass (claim E1).
 
     Reference: Theorem 1 (II), Eq. (condition:zeta:mu).
 
@@ -120,7 +119,7 @@ def worst_case_density(
 
 
 class _Solved(NamedTuple):
-    """Losses, eta, mu, the ratios zeta without the atom, and the mass of the atom, for each row."""
+    """Solutions for rows of losses f (g, n): zeta (g, n) excludes the atom, whose mass is `mass` (g,)."""
 
     f: Array
     eta: Array
@@ -134,6 +133,7 @@ def _row(solved: _Solved, row: int) -> _Solved:
 
 
 def _solve(f: Array, eta: Array, c: Divergence) -> _Solved:
+    """Solve the inner problem of each row, and separate the atom at the largest loss."""
     xp = array_namespace(f)
     n = f.shape[-1]
     out = worst_case(f, eta, c)
@@ -141,13 +141,13 @@ def _solve(f: Array, eta: Array, c: Divergence) -> _Solved:
     if c.recession < xp.inf:
         top = xp.max(f, axis=-1, keepdims=True)
         with ignore_float_warnings():
-            edge = c.dconj(c.recession + (f - top) / eta[:, None])  # the smallest mu
-        finite = xp.isfinite(edge)  # the top is a pole
+            edge = c.dconj(c.recession + (f - top) / eta[:, None])  # the density at the smallest possible mu
+        finite = xp.isfinite(edge)  # infinite at the largest loss if that is a pole
         edge = xp.where(finite, edge, xp.zeros_like(edge))
-        left = 1 - xp.mean(edge, axis=-1)
+        remaining = 1 - xp.mean(edge, axis=-1)
         edge = xp.where(finite, edge, xp.max(edge, axis=-1, keepdims=True))
-        atom = left > tolerance(f)
-        mass = xp.where(atom, left, mass)
+        atom = remaining > tolerance(f)
+        mass = xp.where(atom, remaining, mass)
         mu = xp.where(atom, top[:, 0] - eta * c.recession, mu)
         zeta = xp.where(atom[:, None], edge, zeta)
     return _Solved(f, eta, mu, zeta, mass)
@@ -156,7 +156,7 @@ def _solve(f: Array, eta: Array, c: Divergence) -> _Solved:
 def _zeta_at(
     loss: Loss, at: Array, x: Array, row: int, ball: Ball, solved: _Solved, chunk: int, c: Divergence
 ) -> Array:
-    """zeta_z at the points `at`, zero outside the ball around data point `row`."""
+    """zeta_z (K,) at the points `at` for the data point z = x[row]; zero outside its ball."""
     xp = array_namespace(at)
     inside = ball.contains(at, x[row, ...], event_ndim=x.ndim - 1)
     chosen = xp.nonzero(inside)[0]
@@ -166,7 +166,7 @@ def _zeta_at(
     i = xp.full(chosen.shape[0], row, dtype=xp.int64, device=device(at))
     f = detach(xp.concat([f for _, _, f in evaluate_chunks(loss, [(points, i)], chunk)]))
     if not 0 < c.curvature1 < xp.inf:
-        # mu may be the smallest sampled loss; a slightly smaller loss must not fall beyond the jump.
+        # If mu is the smallest sampled loss, phi*' jumps there: treat smaller losses like this loss.
         lowest = xp.min(solved.f)
         f = xp.where(f > lowest, f, lowest)
     with ignore_float_warnings():
@@ -174,15 +174,15 @@ def _zeta_at(
     if c.recession < xp.inf:
         largest = xp.max(solved.zeta)
         zeta = xp.where(zeta < largest, zeta, largest)
-    # Where phi*' jumps, a point with the loss of a sampled point takes its ratio.
+    # A point with the same loss as a sampled point takes its zeta, which phi*' does not give at a jump.
     order = xp.argsort(solved.f, stable=True)
     ranked, ratios = xp.take(solved.f, order), xp.take(solved.zeta, order)
     first, last = xp.searchsorted(ranked, f, side="left"), xp.searchsorted(ranked, f, side="right")
     tied = last > first
     zeta = xp.where(tied, xp.take(ratios, xp.where(tied, first, xp.zeros_like(first))), zeta)
     place = xp.cumulative_sum(xp.astype(inside, xp.int64)) - 1
-    spread = xp.take(zeta, xp.where(inside, place, xp.zeros_like(place)))
-    return xp.where(inside, spread, xp.zeros_like(spread))
+    all_zeta = xp.take(zeta, xp.where(inside, place, xp.zeros_like(place)))
+    return xp.where(inside, all_zeta, xp.zeros_like(all_zeta))
 
 
 def _valid_at(at: Array, x: Array) -> Array:
@@ -202,7 +202,7 @@ class WorstCaseSample:
     """Independent points of the worst-case distribution.
 
     - `points` (size,) + event: the points.
-    - `index` (size,): the data point from which each was moved.
+    - `index` (size,): the data point that each point belongs to.
     """
 
     points: Array
@@ -225,16 +225,14 @@ def worst_case_sample(
     """Draw `size` independent points from the worst-case distribution, by resampling.
 
     Arguments:
-    - `size`: the number of points.
+    - `size`: the number of points to draw.
     - `n_samples`: the number of candidates per point.
-    - The other arguments are as in `robust_risk`. The candidates of one point are held in memory at a time.
+    - The other arguments are as in `robust_risk`.
 
-    Returns `points` (size,) + event, and `index` (size,), the data point from which each was moved.
-
-    For each point a data point is drawn uniformly, the inner problem is solved on `n_samples` candidates of
-    its reference distribution, and one of them is drawn with the worst-case probabilities. This evaluates
-    size * n_samples losses. The points are independent; the error of their distribution is O(1/n_samples) for
-    a smooth phi.
+    Returns a `WorstCaseSample`. Each point is drawn as follows: draw a data point uniformly, draw `n_samples`
+    candidates from its reference distribution, solve the inner problem on their losses, and draw one
+    candidate with the worst-case probabilities. This evaluates size * n_samples losses. For a smooth phi, the
+    distribution of the points has an error of O(1/n_samples).
 
     Reference: Theorem 1 (II).
 
@@ -270,12 +268,12 @@ def worst_case_sample(
 
 
 def _pick(points: Array, weights: Array, u: Array) -> Array:
-    """The point of each row where the cumulative weights pass u: points (g, n) + event, weights (g, n)."""
+    """Pick one of n points (g, n) + event per row, with probabilities weights (g, n), by uniform u (g,)."""
     xp = array_namespace(points)
     g, n = weights.shape
     cumulative = xp.cumulative_sum(xp.astype(weights, xp.float64, copy=False), axis=-1)
     passed = cumulative > u[:, None] * cumulative[:, -1:]
-    # If rounding leaves none that passes, take the last point with a positive weight.
+    # If no point passes because of rounding, take the last point with a positive weight.
     number = xp.arange(n, dtype=xp.int64, device=device(points))
     last = xp.max(xp.where(weights > 0, number, xp.zeros_like(number)), axis=-1)
     first = xp.sum(xp.astype(~passed, xp.int64), axis=-1)

@@ -12,30 +12,29 @@ from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import concat
 
-_HEAVY = 0.05  # largest mean weight of a single point for which the error is still close to normal
+_HEAVY = 0.05  # if the largest weight of a point is above this on average, stderr is unreliable
 
 
 @dataclass(frozen=True)
 class Estimate:
     """An estimate of the robust risk, with its error.
 
-    - `value` (): the mean of `values`. A sampled value is biased low for every phi, eta and sample size; its
-      expectation increases to the risk with the sample size.
+    - `value` (): the mean of `values`. A sampled value is too low on average, for every phi, eta and number
+      of samples; its expectation increases to the risk with the number of samples.
     - `values` (N,): the value of the inner problem at each data point.
     - `bias` (): the estimated bias; `value + bias` is the corrected estimate. 0 with quadrature.
-    - `stderr` (): the standard error of `value` over the draws, for fixed data points. With quadrature, an
-      estimate of its error: the mean change of `values` from a coarser rule. It can miss a peak between
-      nodes.
+    - `stderr` (): the standard error of `value` over the draws, for fixed data points. With quadrature, the
+      mean difference of `values` from a coarser rule, which can miss a peak between the nodes.
     - `population_stderr` (): the standard error over draws and data, if the data points are an independent
       sample; infinite for a single data point.
-    - `lower_bound`: True if `bias` and `stderr` are unreliable because single sampled points carry more than
-      a twentieth of the worst-case distribution. This happens for small eta, for a phi that moves mass to the
-      maximum, and for few samples; `value` is then too low by an unknown amount. Always True with
-      self-normalised weights, for which `value` may also be too high.
-    - `per_point`: the statistics of each data point that `merge` needs; None where estimates cannot be
-      merged.
-    - `eta` (N,): the price of the divergence at each data point; for a budget, its multiplier.
-    - `gap` (N,): a bound on the error of `values` as solutions of the sampled problems, up to rounding.
+    - `lower_bound`: True if `value` is too low by an unknown amount, and `bias` and `stderr` are unreliable,
+      because single points carry more than a twentieth of the worst-case distribution. This happens for small
+      eta, for a phi that moves mass to the maximum, and for few samples. Always True with self-normalized
+      weights, where `value` may also be too high.
+    - `per_point`: the statistics that `merge` needs; None for estimates that cannot be merged.
+    - `eta` (N,): the price of the divergence at each data point; with a budget, the multiplier.
+    - `gap` (N,): the duality gap of each of `values`, which bounds its error as a solution of the sampled
+      problem.
 
     >>> import numpy as np
     >>> from phiball import Ball, robust_risk
@@ -60,8 +59,8 @@ class Estimate:
         """Merge estimates of parts of the data into the estimate of all data points.
 
         Arguments:
-        - `parts`: results of `robust_risk`, in the order of the data points. Each needs its own random
-          stream, such as rng.keyed("part 1").
+        - `parts`: results of `robust_risk`, in the order of the data points. Compute each with its own `rng`,
+          such as rng.keyed("part 1").
 
         >>> import numpy as np
         >>> from phiball import Ball, Estimate, rng, robust_risk
@@ -71,18 +70,18 @@ class Estimate:
         >>> whole.values.shape, bool(whole.stderr < parts[0].stderr)
         ((12,), True)
         """
-        made = [part for part in parts if isinstance(part, Estimate)]
-        rows = [(part.values, *part.per_point) for part in made if part.per_point is not None]
+        estimates = [part for part in parts if isinstance(part, Estimate)]
+        rows = [(part.values, *part.per_point) for part in estimates if part.per_point is not None]
         if not rows or len(rows) < len(parts):
             raise ValueError(
-                f"parts is {parts!r}; expected sampled estimates of robust_risk, at a given eta or with one "
-                "budget per data point"
+                f"parts is {parts!r}; expected sampled results of robust_risk, with eta or one budget per "
+                "data point"
             )
         *columns, self_normalised = zip(*rows, strict=True)
         values, missing, errors, heaviest = (concat(list(column)) for column in columns)
-        etas = [part.eta for part in made if part.eta is not None]
-        gaps = [part.gap for part in made if part.gap is not None]
-        complete = len(etas) == len(gaps) == len(made)
+        etas = [part.eta for part in estimates if part.eta is not None]
+        gaps = [part.gap for part in estimates if part.gap is not None]
+        complete = len(etas) == len(gaps) == len(estimates)
         return summarize(
             (values, missing, errors, heaviest),
             self_normalised=any(self_normalised),
@@ -98,7 +97,7 @@ def summarize(
     eta: Array | None,
     gap: Array | None,
 ) -> Estimate:
-    """The estimate from the value, the bias, the standard error and the largest weight of each data point."""
+    """The estimate from `rows`: value, bias, standard error and largest weight of each data point (N,)."""
     values, missing, errors, heaviest = rows
     xp = array_namespace(values)
     return Estimate(
@@ -122,24 +121,24 @@ def population_error(values: Array) -> Array:
 
 
 def standard_error(f: Array, mu: Array, eta: Array, c: Divergence, p: Array | None = None) -> Array:
-    """The standard error of sum_i p_i eta phi*((f_i - mu)/eta) along the last axis, for a centred phi.
+    """The standard error of sum_i p_i eta phi*((f_i - mu)/eta) along the last axis of f, for a centred phi.
 
-    p holds the weights of independent points, with sum one; None means 1/n.
+    The points are independent, and their weights p sum to one; None means 1/n.
     """
     xp = array_namespace(f)
     n = f.shape[-1]
     if c.family == "indicator":
-        eta = xp.ones_like(eta)  # the value does not depend on eta, and a tiny one would overflow
+        eta = xp.ones_like(eta)  # the value does not depend on eta, but a tiny eta would overflow
     with ignore_float_warnings():
         v = eta[..., None] * c.conj((f - mu[..., None]) / eta[..., None])
         if p is None:
             return _standard_error(v)
-        off = p * (v - xp.sum(p * v, axis=-1, keepdims=True))
-        return length(off, 2) * (n / (n - 1)) ** 0.5
+        deviations = p * (v - xp.sum(p * v, axis=-1, keepdims=True))
+        return length(deviations, 2) * (n / (n - 1)) ** 0.5
 
 
 def _standard_error(v: Array) -> Array:
     """The standard error of the mean of v (..., n), without overflow."""
     n = v.shape[-1]
-    off = v / 2 - total(v / n, keepdims=True) / 2
-    return length(off, 2) * (2 / (n * (n - 1)) ** 0.5)
+    deviations = v / 2 - total(v / n, keepdims=True) / 2
+    return length(deviations, 2) * (2 / (n * (n - 1)) ** 0.5)

@@ -1,4 +1,4 @@
-"""Quadrature over balls in one and two dimensions, and the robust risk computed by it."""
+"""Quadrature over balls in one and two dimensions, and the robust risk by quadrature."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import check_array, check_finite, valid_count
 
 _DEGREE = 16  # intervals per panel; a multiple of 4
-Rule = list[tuple[float, float, float]]  # node, weight, weight in the coarse rule
+Rule = list[tuple[float, float, float]]  # (node, weight, weight in the coarse rule)
 
 
 @dataclass(frozen=True)
 class Quadrature:
-    """A method of `robust_risk`: quadrature over the ball, for points with one or two coordinates.
+    """The argument method= of `robust_risk` for quadrature, with points of one or two coordinates.
 
     Arguments:
-    - `panels`: refines the rule, see `quadrature_rule`.
+    - `panels`: more panels give a finer rule, see `quadrature_rule`.
 
     >>> import numpy as np
     >>> from phiball import Ball, robust_risk
@@ -44,12 +44,12 @@ class Quadrature:
 
 @dataclass(frozen=True)
 class QuadratureRule:
-    """Nodes and weights for the uniform distribution of a ball around each x.
+    """Nodes and weights for the uniform distribution on the ball around each x.
 
     - `points`, batch + (K,) + event: the nodes.
     - `weights` (K,): positive, with sum one.
-    - `coarse` (K,): the weights of the rule on every second node in each direction, 0 on the others. The
-      difference between the two results estimates the error of the coarse rule.
+    - `coarse` (K,): the weights of a coarser rule, on all_values second node in each direction, and 0
+      elsewhere. The difference between the two results estimates the error.
     """
 
     points: Array
@@ -59,19 +59,17 @@ class QuadratureRule:
 
 
 def quadrature_rule(ball: Ball, x: Array, *, panels: int = 1, event_ndim: int = 1) -> QuadratureRule:
-    """Make nodes and weights for integrals over the ball around each x, in one or two dimensions.
+    """The nodes and weights for means over the ball around each x, in one or two dimensions.
 
     Arguments:
     - `ball`: a `Ball` of any norm. With `clip`, nodes outside the box are clipped to it, like samples.
     - `x`, batch + event: points of one or two coordinates; the last `event_ndim` axes are one point.
-    - `panels`: the number of pieces into which a line, a radius and an eighth of a turn are cut. There are
-      16 panels + 1 nodes on a line, and 2048 panels^2 in the plane.
+    - `panels`: the number of panels on a line; in the plane, on a radius and on each eighth of the circle.
+      There are 16 panels + 1 nodes on a line, and 2048 panels^2 in the plane.
 
-    Returns `points`, batch + (K,) + event, and `weights` (K,): the mean of f over the ball is the sum of
-    weights * f(points). `coarse` (K,) holds the weights of a coarser rule, to estimate the error.
-
-    This is the Clenshaw-Curtis rule with 17 nodes per panel, in polar coordinates in the plane. One panel
-    gives about 12 digits for a smooth f; use more panels for a kinked f.
+    Returns a `QuadratureRule`: the mean of f over the ball is about the sum of weights * f(points). It is the
+    Clenshaw-Curtis rule with 17 nodes per panel, in polar coordinates in the plane. One panel gives about 12
+    digits for a smooth f; use more panels if f has kinks.
 
     >>> import numpy as np
     >>> from phiball import Ball
@@ -87,12 +85,12 @@ def quadrature_rule(ball: Ball, x: Array, *, panels: int = 1, event_ndim: int = 
     valid_count("panels", panels, 1)
     valid_count("event_ndim", event_ndim, 0)
     if event_ndim > x.ndim:
-        raise ValueError(f"event_ndim is {event_ndim}; expected at most the axes of x, {x.ndim}")
+        raise ValueError(f"event_ndim is {event_ndim}; expected at most {x.ndim}, the number of axes of x")
     batch, event = x.shape[: x.ndim - event_ndim], x.shape[x.ndim - event_ndim :]
     if prod(event) not in (1, 2):
         raise ValueError(
-            f"x has points of {prod(event)} coordinates, shape {tuple(event)}; quadrature needs 1 or 2, "
-            "sampling works in any dimension"
+            f"x has points of {prod(event)} coordinates, shape {tuple(event)}; quadrature needs 1 or 2 "
+            "(sampling works in any dimension)"
         )
     check_finite("x", x)
     ball.check_centres(detach(x))
@@ -113,7 +111,7 @@ def quadrature_rule(ball: Ball, x: Array, *, panels: int = 1, event_ndim: int = 
 
 
 def _clenshaw_curtis(m: int) -> list[tuple[float, float]]:
-    """Nodes (1 - cos(k pi/m))/2 in [0, 1] and weights that sum to one; m is even."""
+    """The nodes (1 - cos(k pi/m))/2 in [0, 1], k = 0, ..., m, and their weights, with sum one; m is even."""
     rule = []
     for k in range(m + 1):
         total = 1 - sum(
@@ -124,13 +122,13 @@ def _clenshaw_curtis(m: int) -> list[tuple[float, float]]:
 
 
 def _composite(panels: int, m: int) -> Rule:
-    """The rule on m intervals in each panel of [0, 1], and that on every second node."""
+    """The rule on [0, 1] with m intervals in each panel."""
     fine, coarse = _clenshaw_curtis(m), _clenshaw_curtis(m // 2)
     rule: Rule = []
     for panel in range(panels):
         for k, (t, w) in enumerate(fine):
             c = coarse[k // 2][1] if k % 2 == 0 else 0.0
-            if k == 0 and panel:  # neighbouring panels share an end
+            if k == 0 and panel:  # neighbouring panels share a node
                 t_end, w_end, c_end = rule.pop()
                 rule.append((t_end, w_end + w / panels, c_end + c / panels))
             else:
@@ -139,19 +137,23 @@ def _composite(panels: int, m: int) -> Rule:
 
 
 def _line(panels: int) -> tuple[list[list[float]], list[float], list[float]]:
+    """The nodes, weights and coarse weights for the interval [-1, 1]."""
     rule = _composite(panels, _DEGREE)
     return [[2 * t - 1] for t, _, _ in rule], [w for _, w, _ in rule], [c for _, _, c in rule]
 
 
 def _plane(panels: int, norm: float) -> tuple[list[list[float]], list[float], list[float]]:
-    """Polar coordinates: b = t u(angle) with ||u|| = 1, area element |u|^2 t dt dangle."""
-    # The centre has weight 0; the first and last angle coincide.
+    """The nodes, weights and coarse weights for the unit ball of a norm in the plane.
+
+    In polar coordinates b = t u(angle), with u on the unit sphere, the area element is |u|_2^2 t dt dangle.
+    """
+    # The node at the centre is left out, as its weight is 0; the first and the last angle coincide.
     radial = [(t, 2 * t * w, 2 * t * c) for t, w, c in _composite(panels, _DEGREE)[1:]]
-    turn = _composite(8 * panels, _DEGREE)
-    last = turn.pop()
-    turn[0] = (0.0, turn[0][1] + last[1], turn[0][2] + last[2])
+    circle = _composite(8 * panels, _DEGREE)
+    last = circle.pop()
+    circle[0] = (0.0, circle[0][1] + last[1], circle[0][2] + last[2])
     angular = []
-    for s, w, c in turn:
+    for s, w, c in circle:
         x, y = _direction(s)
         size = max(abs(x), abs(y)) if norm == inf else (abs(x) ** norm + abs(y) ** norm) ** (1 / norm)
         angular.append((x / size, y / size, w / size**2, c / size**2))
@@ -163,7 +165,7 @@ def _plane(panels: int, norm: float) -> tuple[list[list[float]], list[float], li
 
 
 def _direction(s: float) -> tuple[float, float]:
-    """(cos, sin) of s turns, exact on the axes."""
+    """(cos, sin) of the angle 2 pi s, exact on the axes."""
     quarter, rest = divmod(4 * s, 1)
     x, y = cos(rest * pi / 2), sin(rest * pi / 2)
     return [(x, y), (-y, x), (-x, -y), (y, -x)][int(quarter) % 4]
@@ -178,7 +180,7 @@ def integrate(
     panels: int,
     chunk: int,
 ) -> Estimate:
-    """Compute the robust risk by quadrature, with the nodes of one data point or one chunk at a time."""
+    """Compute the robust risk by quadrature, with the nodes of `chunk` points or one data point in memory."""
     xp = array_namespace(x)
     if not isinstance(reference, Ball):
         raise TypeError(f"reference is {reference!r}; expected a Ball for quadrature")
@@ -191,20 +193,20 @@ def integrate(
         rule = quadrature_rule(reference, x[part, ...], panels=panels, event_ndim=event_ndim)
         shape = rule.points.shape[:2]
         points = xp.reshape(rule.points, (-1, *x.shape[1:]))
-        pair = (points, xp.reshape(xp.broadcast_to(i[part, None], shape), (-1,)))
-        f = xp.reshape(xp.concat([f for _, _, f in evaluate_chunks(loss, [pair], chunk)]), shape)
+        piece = (points, xp.reshape(xp.broadcast_to(i[part, None], shape), (-1,)))
+        f = xp.reshape(xp.concat([f for _, _, f in evaluate_chunks(loss, [piece], chunk)]), shape)
         fine = worst_case(f, prices[part], divergence, p=xp.astype(rule.weights, f.dtype, copy=False))
         coarse = worst_case(f, prices[part], divergence, p=xp.astype(rule.coarse, f.dtype, copy=False))
         values.append(fine.value)
         errors.append(xp.abs(fine.value - coarse.value))
         gaps.append(fine.gap)
-    every = xp.concat(values)
+    all_values = xp.concat(values)
     return Estimate(
-        value=xp.mean(every),
-        values=every,
-        bias=xp.zeros_like(every[0]),
+        value=xp.mean(all_values),
+        values=all_values,
+        bias=xp.zeros_like(all_values[0]),
         stderr=xp.mean(xp.concat(errors)),
-        population_stderr=population_error(every),
+        population_stderr=population_error(all_values),
         lower_bound=False,
         eta=prices,
         gap=xp.concat(gaps),

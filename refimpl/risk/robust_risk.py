@@ -2,7 +2,7 @@
 
     E_z [ sup over gamma << nu_z of  E_gamma[f] - eta E_nu_z[phi(dgamma/dnu_z)] ],   nu_z uniform on B_rho(z)
 
-This is Eq. (dual:WDRO:phi:reg) of the paper's Section 2 by Theorem 1, with each nu_z replaced by a sample.
+By Theorem 1 this is Eq. (dual:WDRO:phi:reg) of Section 2. Each nu_z is replaced by a sample.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ def robust_risk(
     \mathbb{E}_z \mathbb{E}_{\nu_z}\Big[\phi\Big(\frac{d\gamma_z}{d\nu_z}\Big)\Big] \le r$$
 
     Arguments:
-    - `loss`: a `pointwise_loss`, or a function loss(x, i) of points x (k,) + event that belong to the data
-      points i (k,), which returns losses (k,).
-    - `x` (N,) + event: the data points, or an iterator of batches, which is read once. For batches (x, y),
-      as from a DataLoader, use `pointwise_loss(model)` without labels.
+    - `loss`: a `pointwise_loss`, or a function loss(x, i) that returns the losses (k,) of points x (k,) +
+      event, which belong to the data points i (k,).
+    - `x`: the data points (N,) + event, or an iterator of batches, which is read once. For batches (x, y), as
+      from a DataLoader, use `pointwise_loss(model)` without labels.
     - `reference`: a `Ball`, or another distribution with a `sample` method; a `Gaussian` gives the dual of
       Sinkhorn DRO.
-    - `eta`: a positive number, or an array (N,) unless x is an iterator. Give either `eta` or `budget`.
+    - `eta`: a positive number, or an array (N,) unless x is an iterator. Pass either `eta` or `budget`.
     - `divergence`: phi or its name, such as "kl" or "chi2".
-    - `budget`: r, a nonnegative bound on the mean divergence, or an array (N,) with one bound per data
-      point. All N * n_samples losses are held in memory.
-    - `n_samples`: the number of points drawn around each data point, at least 2.
-    - `method`: `Uniform()` draws from the reference distribution; `Tilted()` samples larger losses more
-      often and reweights; "quadrature" or `phiball.risk.Quadrature` integrates in one or two dimensions. With
-      antithetic or quasi-random points `stderr` is too large.
+    - `budget`: r, a nonnegative bound on the mean divergence, or an array (N,) with one bound per data point.
+      All N * n_samples losses are then in memory.
+    - `n_samples`: the number of points sampled_pieces around each data point, at least 2.
+    - `method`: `Uniform()` draws from the reference distribution; `Tilted()` draws points with larger losses
+      more often, and reweights them; "quadrature" or `phiball.risk.Quadrature()` integrates in one or two
+      dimensions. With antithetic or quasi-random points, `stderr` is too large.
     - `rng`: a seed, a NumPy or torch generator, an `Rng`, or None for fresh entropy.
     - `chunk`: the largest number of points per call of the loss. It does not change the draws.
 
-    Returns an `Estimate` without a graph. The sampled problem is solved exactly. Its value on n points is
-    biased low by at most G/(n+1) if f has a G-Lipschitz inverse distribution function (claim D12). `bias` is
-    the value on n points minus the mean value on their two halves. By duality the risk within a budget is the
-    minimum over eta > 0 of eta r + R_eta, where R_eta is the risk at the price eta.
+    Returns an `Estimate` without a graph. The problem on the n sampled points is solved exactly. Its value is
+    too low by at most G/(n+1) on average, if f has a G-Lipschitz inverse distribution function (claim D12).
+    `bias` is the value on n points minus the mean of the values on the two halves. By duality, the risk
+    within a budget is the minimum over eta > 0 of eta r + R_eta, where R_eta is the risk at the price eta.
 
     Reference: Eq. (dual:WDRO:phi:reg), Theorem 1 and the remark on Bayesian DRO of Section 2.
 
@@ -107,7 +107,7 @@ def robust_risk(
         x, loss = half_to_single(x, loss)
         return integrate(loss, valid_data(x), reference, eta, phi, panels, chunk)
     _check_method(method, reference, phi, stream=is_stream(x))
-    c = centred(phi)  # the same value, with a mu that stays accurate for large eta
+    c = centred(phi)  # has the same value, and a mu that is accurate for large eta
     sampled = partial(_sample_rows, loss, x, reference, n=n, method=method, rng=rng, chunk=chunk)
     if budget is not None:
         if is_stream(x):
@@ -135,6 +135,7 @@ def robust_risk(
 
 
 def _check_method(method: Proposal, reference: Distribution, divergence: Divergence, *, stream: bool) -> None:
+    """Raise unless `method` can draw from the reference, and from batches if `stream`."""
     if isinstance(method, type) or not callable(getattr(method, "prepare", None)):
         raise TypeError(f"method is {method!r}; expected Uniform(), Tilted() or 'quadrature'")
     method.check(reference, divergence)
@@ -155,34 +156,35 @@ def _sample_rows(
     rng: Rng,
     chunk: int,
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """(f, log_w, eta): losses (k, n), log-weights (k, n) and eta (k,) of k data points at a time."""
-    whole = loss
+    """Yield (f, log_w, eta) for k data points at a time: losses (k, n), log weights (k, n) and eta (k,)."""
+    full_loss = loss
     if is_stream(x):
-        whole = StreamLoss(loss)
+        full_loss = StreamLoss(loss)
     else:
         method = half_gradient_to_single(method, x)
-        x, whole = half_to_single(x, loss)
-    waiting: list[Array] = []  # eta of the data points that are drawn but not evaluated yet
+        x, full_loss = half_to_single(x, loss)
+    pending_eta: list[Array] = []  # of the data points that are sampled_pieces but not evaluated yet
 
-    def drawn() -> Iterator[tuple[Array, ...]]:
+    def sampled_pieces() -> Iterator[tuple[Array, ...]]:
         for block in blocks(x, reference, n, chunk, loss=loss, evaluate=not isinstance(method, Uniform)):
-            if isinstance(whole, StreamLoss):
-                whole.add(block)
+            if isinstance(full_loss, StreamLoss):
+                full_loss.add(block)
             e = each_eta(eta, block.x)
-            prepared = method.prepare(reference, block.x, block.i, e, whole, rng, chunk)
-            waiting.append(prepared.eta)
+            prepared = method.prepare(reference, block.x, block.i, e, full_loss, rng, chunk)
+            pending_eta.append(prepared.eta)
             yield from draw_tiles(block.x, block.i, n, partial(_draw, prepared, rng))
 
-    pieces = evaluate_chunks(whole, drawn(), chunk)
+    pieces = evaluate_chunks(full_loss, sampled_pieces(), chunk)
     for f, log_w in regroup_rows(((f, log_w) for _, _, f, log_w in pieces), n):
         xp = array_namespace(f)
-        etas = concat(waiting)
-        waiting[:] = [etas[f.shape[0] :]]
+        etas = concat(pending_eta)
+        pending_eta[:] = [etas[f.shape[0] :]]
         e = xp.astype(etas[: f.shape[0]], f.dtype, copy=False)
         yield f, xp.astype(log_w, f.dtype, copy=False), e
 
 
 def _draw(prepared: PreparedProposal, rng: Rng, index: Array, m: int) -> tuple[Array, Array]:
+    """Draw m points for each data point, with log weights, which are zeros if the proposal returns None."""
     points, log_w = prepared.draw(index, m, rng)
     xp = array_namespace(points)
     zeros = xp.zeros(points.shape[:2], dtype=points.dtype, device=device(points))
@@ -192,9 +194,9 @@ def _draw(prepared: PreparedProposal, rng: Rng, index: Array, m: int) -> tuple[A
 def _row_statistics(
     f: Array, eta: Array, c: Divergence, log_p: Array | None
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """The value, the bias, the standard error, the largest weight and the gap of each row.
+    """(value, bias, standard error, largest weight, gap) of each row of losses f (k, n), each of shape (k,).
 
-    The reference weights of a row are proportional to exp(log_p), and equal if log_p is None.
+    The reference weights are proportional to exp(log_p) (k, n), or equal if log_p is None.
     """
     xp = array_namespace(f)
     n = f.shape[-1]
@@ -210,6 +212,6 @@ def _row_statistics(
     )
     missing = detach(out.value) - (h / n * first + (n - h) / n * second)
     if log_p is None:
-        missing = xp.where(missing > 0, missing, xp.zeros_like(missing))  # negative only by rounding
+        missing = xp.where(missing > 0, missing, xp.zeros_like(missing))  # negative only by rounding errors
     error = standard_error(fixed, detach(out.mu), eta, c, distribution(slice(n)))
     return out.value, missing, error, xp.max(detach(out.weights), axis=-1), out.gap

@@ -1,4 +1,4 @@
-"""Data in batches: one pass in bounded memory, with the results of the data held in one array."""
+"""Data in batches: one pass in bounded memory, with the same results as for one large array."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phiball.refimpl.sampling.streaming import TILE, concat, indices, valid_data
 from phiball.refimpl.types import Distribution, Loss
 
 Data: TypeAlias = Iterable[Any]
-"""An iterator of batches: arrays (n,) + event, or pairs (x, y) with labels (n, ...), as from a DataLoader."""
+"""Batches, as from a DataLoader: arrays (n,) + event, or pairs (x, y) with labels y (n, ...)."""
 
 _COLLECTIONS = (list, tuple, str, bytes, Mapping, Set)
 
@@ -29,7 +29,7 @@ class Block:
     __repr__ = one_line
 
     def local_loss(self, loss: Any) -> Loss:
-        """The loss of points of this block, whose index counts the data points of the block."""
+        """A function loss(x, i) whose index i counts the data points of this block alone."""
         if self.y is not None:
             return loss.with_labels(self.y)  # type: ignore[no-any-return]
         return lambda x, i: loss(x, array_namespace(x).take(self.i, i, axis=0))
@@ -37,7 +37,7 @@ class Block:
 
 @dataclass(frozen=True)
 class StreamLoss:
-    """A loss over all data points of a stream, with the labels of the blocks added so far."""
+    """A loss on a stream of blocks; it collects the labels of the blocks added so far."""
 
     loss: Any
     labels: list[Array] = field(default_factory=list)
@@ -53,7 +53,7 @@ class StreamLoss:
             self.labels.append(block.y)
 
     def __call__(self, x: Array, i: Array) -> Array:
-        """The losses (k,) at points x (k,) + event of the data points i (k,), counted over all blocks."""
+        """The losses (k,) at points x (k,) + event; the index i (k,) counts the data points of all blocks."""
         if not self.labels:
             return self.loss(x, i)
         self.labels[:] = [concat(self.labels)]
@@ -65,7 +65,7 @@ def is_stream(x: Any) -> bool:
     if _is_dask(x):
         return True
     if isinstance(x, (list, tuple)) and x and all(getattr(part, "ndim", 0) > 1 for part in x):
-        raise TypeError(f"x is a {type(x).__name__} of arrays; expected an array, or iter(x) for batches")
+        raise TypeError(f"x is a {type(x).__name__} of arrays; pass one array, or iter(x) for batches")
     known = is_array_api_obj(x) or hasattr(x, "__array__") or isinstance(x, _COLLECTIONS)
     return isinstance(x, Iterable) and not known
 
@@ -77,12 +77,13 @@ def _is_dask(x: Any) -> bool:
 def blocks(
     x: Array | Data, reference: Distribution, n: int, chunk: int, *, loss: Loss, evaluate: bool
 ) -> Iterator[Block]:
-    """The data points in blocks: one for an array, and batches cut and joined into equal blocks for a stream.
+    """Yield the data points in blocks: one block for an array, blocks of equal size for a stream.
 
-    A block holds about `chunk` data points, in whole tiles of n points each, and in whole chunks if the
-    caller will `evaluate` the data points themselves. The draws and the calls of the loss are then the same
-    as for one array, for any batch size. Batches are pairs (x, y) exactly if the loss is a `pointwise_loss`
-    without labels.
+    `n` is the number of points drawn per data point. Blocks of a stream hold about `chunk` data points, and
+    end where a tile of TILE draws ends (and a chunk, if `evaluate`, which says that the loss is also
+    evaluated at the data points). So the draws and the calls of the loss are the same as for one array, for
+    any batch size. Batches must be pairs (x, y) if the loss is a `pointwise_loss` without labels, and arrays
+    otherwise.
     """
     if not is_stream(x):
         x = valid_data(x)
@@ -91,7 +92,7 @@ def blocks(
     tile = max(1, TILE // n)
     size = lcm(tile, chunk) if evaluate else tile * max(1, chunk // tile)
     needs_labels = callable(getattr(loss, "with_labels", None)) and getattr(loss, "y", None) is None
-    held: list[Block] = []
+    pending: list[Block] = []
     count = start = 0
     for batch in _batches(x):
         part = _block(batch, start, needs_labels)
@@ -101,28 +102,29 @@ def blocks(
             and reference.feature_scale.per_point(part.x.ndim - 1)
         ):
             raise ValueError(
-                "feature_scale differs between data points; expected one for all data points in batches (or "
-                "measure each batch with its own ball, and merge)"
+                "feature_scale differs between data points, which batches do not support: use one for all "
+                "data points, or measure each batch with its own ball, and merge"
             )
-        if held and part.x.shape[1:] != held[0].x.shape[1:]:
+        if pending and part.x.shape[1:] != pending[0].x.shape[1:]:
             raise ValueError(
-                f"a batch of x has points of shape {tuple(part.x.shape[1:])}; expected that of the previous "
-                f"batch, {tuple(held[0].x.shape[1:])}"
+                f"a batch of x has points of shape {tuple(part.x.shape[1:])}; expected the shape in "
+                f"the previous batch, {tuple(pending[0].x.shape[1:])}"
             )
         start += part.x.shape[0]
-        held.append(part)
+        pending.append(part)
         count += part.x.shape[0]
         while count >= size:
-            whole = _concat_blocks(held)
+            whole = _concat_blocks(pending)
             yield _rows(whole, slice(0, size))
-            held, count = [_rows(whole, slice(size, count))] if count > size else [], count - size
-    if held:
-        yield _concat_blocks(held)
+            pending, count = [_rows(whole, slice(size, count))] if count > size else [], count - size
+    if pending:
+        yield _concat_blocks(pending)
     if start == 0:
         raise ValueError("x has no batches; expected at least one (an iterator can be used only once)")
 
 
 def _batches(x: Any) -> Iterator[Any]:
+    """The batches of an iterable, or the computed blocks of a Dask array."""
     if _is_dask(x):
         for k in range(x.numblocks[0]):
             yield x.blocks[k].compute()
@@ -131,11 +133,11 @@ def _batches(x: Any) -> Iterator[Any]:
 
 
 def _block(batch: Any, start: int, needs_labels: bool) -> Block:
-    """A batch with its indices, which begin at `start`, and its labels if the loss needs them."""
+    """Validate a batch; its indices begin at `start`, and it has labels exactly if the loss needs them."""
     paired = isinstance(batch, (list, tuple))
     if paired and len(batch) != 2:
         raise ValueError(
-            f"a batch of x is a {type(batch).__name__} of {len(batch)}; expected an array, or a pair (x, y)"
+            f"a batch of x is a {type(batch).__name__} of {len(batch)} items; expected x or (x, y)"
         )
     if paired and not needs_labels:
         raise ValueError(
@@ -160,11 +162,11 @@ def _block(batch: Any, start: int, needs_labels: bool) -> Block:
     return Block(x, i, detach(y))
 
 
-def _concat_blocks(held: list[Block]) -> Block:
-    labels = [block.y for block in held if block.y is not None]
+def _concat_blocks(pending: list[Block]) -> Block:
+    labels = [block.y for block in pending if block.y is not None]
     return Block(
-        concat([block.x for block in held]),
-        concat([block.i for block in held]),
+        concat([block.x for block in pending]),
+        concat([block.i for block in pending]),
         concat(labels) if labels else None,
     )
 

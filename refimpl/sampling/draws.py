@@ -1,7 +1,7 @@
-"""Perturbed points of a batch at all levels.
+"""Drawing the perturbed points of a batch, for data points of different levels.
 
-Points are drawn in blocks whose size depends on the batch alone, so the draws for a given seed do not
-depend on the caller's chunk size.
+Points are drawn in blocks whose size depends on the batch alone. So the draws for a given seed do not depend
+on the number of points that the caller evaluates at a time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import concat, indices, regroup
 from phiball.refimpl.types import LevelGroup, PreparedProposal
 
-NUMBERS = 1 << 22  # largest number of coordinates per block
+MAX_COORDINATES = 1 << 22  # largest number of coordinates drawn per block
 
 
 @dataclass(frozen=True)
 class PerturbedPoints:
-    """The perturbed points of some data points, ordered by group, then by data point.
+    """M perturbed points, ordered by group, then by data point.
 
-    - `groups`: the levels and their data points.
-    - `points` (M,) + event, `index` (M,): the points, and the data point of each.
-    - `log_weights` (M,): the log of the reference density over the sampling density; None for zeros.
-    - `eta`: a number, or one per data point of `groups`.
+    - `groups`: the data points, grouped by level.
+    - `points` (M,) + event: the perturbed points; `index` (M,): the data point that each belongs to.
+    - `log_weights` (M,): the log of the reference density over the sampling density; None means zeros.
+    - `eta`: a number, or an array with one entry per data point, in the order of `groups`.
     """
 
     groups: list[LevelGroup]
@@ -40,7 +40,7 @@ class PerturbedPoints:
         return int(self.index.shape[0])
 
     def _slice(self, groups: list[LevelGroup], points: slice, rows: slice) -> PerturbedPoints:
-        """The part that belongs to `groups`, given its positions in `points` and in `eta`."""
+        """The part for `groups`: the given slices of the perturbed points and of the data points."""
         return PerturbedPoints(
             groups,
             self.points[points, ...],
@@ -51,21 +51,21 @@ class PerturbedPoints:
 
 
 def draw_points(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iterator[PerturbedPoints]:
-    """Draw the perturbed points of all groups, in as few blocks as NUMBERS allows.
+    """Yield the perturbed points of all groups, in blocks of at most MAX_COORDINATES coordinates.
 
-    The points of a data point are never split across blocks.
+    The points of one data point are never split across blocks.
     """
-    most = NUMBERS // max(1, prod(prepared.x.shape[1:]))
-    if sum(len(group.members) << group.level for group in groups) <= most:
+    max_points = MAX_COORDINATES // max(1, prod(prepared.x.shape[1:]))
+    if sum(len(group.members) << group.level for group in groups) <= max_points:
         yield _draw_block(groups, prepared, rng)
         return
     sized = ((group, len(group.members), 1 << group.level) for group in groups)
-    for block in regroup(sized, max(1, most), _slice_group):
+    for block in regroup(sized, max(1, max_points), _slice_group):
         yield _draw_block(block, prepared, rng)
 
 
 def rechunk(blocks: Iterable[PerturbedPoints], chunk: int) -> Iterator[PerturbedPoints]:
-    """Regroup points into chunks of at most `chunk`; a data point with more points forms its own chunk."""
+    """Regroup blocks into chunks of at most `chunk` points; a data point with more is a chunk of its own."""
     sized = (
         (part, len(group.members), 1 << group.level)
         for block in blocks
@@ -77,7 +77,7 @@ def rechunk(blocks: Iterable[PerturbedPoints], chunk: int) -> Iterator[Perturbed
 
 
 def concat_draws(parts: list[PerturbedPoints]) -> PerturbedPoints:
-    """Concatenate draws."""
+    """Join the draws of several blocks."""
     if len(parts) == 1:
         return parts[0]
     weighted = parts[0].log_weights is not None
@@ -91,6 +91,7 @@ def concat_draws(parts: list[PerturbedPoints]) -> PerturbedPoints:
 
 
 def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> PerturbedPoints:
+    """Draw the points of `groups`, in one call of `prepared.draw` if the points are independent."""
     x = prepared.x
     if len(groups) > 1 and not prepared.independent:
         return concat_draws([_draw_block([group], prepared, rng) for group in groups])
@@ -111,7 +112,7 @@ def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) 
 
 
 def _rows(groups: list[LevelGroup], x: Array) -> tuple[Array | None, int]:
-    """The data points to draw for (None: all, in order), and the number of points for each."""
+    """The arguments (rows, n) of `prepared.draw`; rows is None for all data points in order."""
     if len(groups) > 1:
         counts = [len(group.members) for group in groups]
         sizes = repeat_host([1 << group.level for group in groups], counts)
@@ -123,6 +124,7 @@ def _rows(groups: list[LevelGroup], x: Array) -> tuple[Array | None, int]:
 
 
 def _by_group(draws: PerturbedPoints) -> Iterator[PerturbedPoints]:
+    """Split draws into one part per group."""
     start = row = 0
     for group in draws.groups:
         rows, points = len(group.members), len(group.members) << group.level
@@ -131,7 +133,7 @@ def _by_group(draws: PerturbedPoints) -> Iterator[PerturbedPoints]:
 
 
 def _slice_rows(draws: PerturbedPoints, rows: slice) -> PerturbedPoints:
-    """Select data points by position; `draws` must have a single group."""
+    """The draws of the data points at the positions `rows`; `draws` must have a single group."""
     (group,) = draws.groups
     points = slice(rows.start << group.level, rows.stop << group.level)
     return draws._slice([_slice_group(group, rows)], points, rows)
@@ -141,7 +143,7 @@ def _slice_group(group: LevelGroup, rows: slice) -> LevelGroup:
     return group if rows == slice(0, len(group.members)) else replace(group, members=group.members[rows])
 
 
-# Lengths, factors and indices are computed in NumPy, because they determine shapes.
+# Counts and indices are computed in NumPy on the host, because they determine shapes.
 
 
 def concat_members(groups: list[LevelGroup]) -> Array:
@@ -150,7 +152,7 @@ def concat_members(groups: list[LevelGroup]) -> Array:
 
 
 def repeat_host(values: list[Any] | Array, times: list[int] | Array) -> Array:
-    """Repeat each value, as a NumPy array."""
+    """Repeat values[k] times[k] times, as a NumPy array."""
     values = to_numpy(values)
     return array_namespace(values).repeat(values, to_numpy(times))
 

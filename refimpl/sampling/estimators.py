@@ -1,14 +1,15 @@
-"""Gradient estimators of the regularised risk, as signed weights on perturbed points (Section 3.1).
+"""Gradient estimators of the regularized risk, as signed weights on perturbed points (Section 3.1).
 
-F^l(theta) is the risk with nu_z replaced by 2^l of its samples, Eq. (F:ell). By Danskin's theorem the
-gradient of its inner value is sum_i gamma_i grad f(z'_i), so an estimator is a set of weights:
+F^l(theta) is the risk with nu_z replaced by 2^l sampled points, Eq. (F:ell). By Danskin's theorem its
+gradient is the mean over data points of sum_i gamma_i grad f(z'_i), with the worst-case weights gamma. So an
+estimator is given by the weights of the points of each data point:
 
     SG:       gamma on 2^L points                                               Eq. (SG:estimator)
-    RT-MLMC:  (gamma - (gamma' + gamma'')/2) / P(l) on 2^l points, l drawn      Eq. (RTMLMC:estimator)
+    RT-MLMC:  (gamma - (gamma' + gamma'')/2) / P(l) on 2^l points, l random     Eq. (RTMLMC:estimator)
 
-where gamma' and gamma'' solve the two halves. At level 0 nothing is subtracted: G^0 = g^0, which the paper's
-Eq. (G:ell) leaves undefined. Both have the expectation of level L. `phiball.sampling.signed_weights` computes
-them.
+where gamma' and gamma'' are the worst-case weights on the first and second half of the points. At level 0
+nothing is subtracted (the paper's Eq. (G:ell) leaves G^0 undefined). Both estimators have the expectation
+grad F^L. `phiball.sampling.signed_weights` computes the weights.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class RTMLMC:
 
     Arguments:
     - `level`: L, a whole number from 0 to 30.
-    - `allocation`: "random" draws the level of each data point independently, as the paper does. "stratified"
-      spreads the levels over the batch by systematic sampling, in random order. The level of each data point
-      has the same distribution, so the expectation is the same. The cost of a batch varies half as much, and
-      the number of its data points at level 0 by at most one.
+    - `allocation`: "random" draws the level of each data point independently, as in the paper. "stratified"
+      draws the levels of a batch by systematic sampling. This does not change the distribution of the level
+      of a data point, nor the expectation; the cost of a batch varies half as much, and the number of data
+      points at level 0 by at most one.
 
-    It has the expectation of SG at the same level, for (L+1)/(2 - 2^-L) perturbed points per data point: 4.02
-    instead of 128 for L = 7. (The paper says L/(2 - 2^-L).) It is noisy: even the estimate of a
-    constant loss has a variance, because only the data points of level 0 contribute its value.
+    It has the same expectation as SG at the same level, with (L+1)/(2 - 2^-L) perturbed points per data point
+    on average: 4.02 instead of 128 for L = 7. (The paper says L/(2 - 2^-L).) It is noisy: even the estimate
+    of a constant loss is random, because only data points of level 0 contribute to it.
 
     Reference: Eq. (RTMLMC:estimator) of Section 3.
 
@@ -106,7 +107,7 @@ class RTMLMC:
         return Level(level, 1 / self.probabilities[level])
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
-        """Assign a random level to each of n data points, and group them by it."""
+        """Assign a random level to each of n data points, and group them by level."""
         if is_abstract(like):
             raise TypeError(
                 "RTMLMC draws levels, and so shapes, at random, which jax.jit does not support; expected "
@@ -115,8 +116,8 @@ class RTMLMC:
         if self.allocation == "random":
             u = to_numpy(rng.uniform((n,), like=like))
         else:
-            ladder = to_numpy(rng.permutation(n, like=like))
-            u = (ladder + to_numpy(rng.uniform((), like=like))) / n
+            order = to_numpy(rng.permutation(n, like=like))
+            u = (order + to_numpy(rng.uniform((), like=like))) / n
         host = array_namespace(u)  # levels determine shapes, so they are computed in NumPy
         p = self.probabilities
         levels = host.searchsorted(host.asarray(list(accumulate(p[:-1])), dtype=u.dtype), u, side="right")

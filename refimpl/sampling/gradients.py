@@ -1,4 +1,4 @@
-"""Gradients of losses with respect to their points, from torch or from a function of the caller."""
+"""Gradients of losses with respect to their points, by torch or by a function of the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phiball.refimpl.validation import check_array, check_same_array_type
 
 
 def check_gradient(gradient: Gradient | None, x: Array) -> None:
-    """Raise unless the gradients in x can be computed: by a function, or by the library of x."""
+    """Raise unless `gradient` is a function, or None and the library of x differentiates by itself."""
     if gradient is None and not differentiates(x):
         raise TypeError(
             f"gradient is None and x is a {library(x)} array, without automatic differentiation; expected "
@@ -24,9 +24,9 @@ def check_gradient(gradient: Gradient | None, x: Array) -> None:
 def loss_gradients(
     loss: Loss | None, gradient: Gradient | None, x: Array, i: Array
 ) -> tuple[Array | None, Array]:
-    """Compute the gradient of each loss in its own x, and the losses if torch computes them on the way.
+    """(losses, gradients), without a graph: the losses at x, and the gradient of each loss in its point.
 
-    Returns (losses, gradients), without a graph; losses is None where a function `gradient` is given.
+    With a function `gradient`, the losses are None.
     """
     if gradient is None:
         losses, g = losses_and_gradient(partial(evaluate, loss, half=True), x, i)
@@ -35,5 +35,5 @@ def loss_gradients(
     check_array("gradient(x, i)", g)
     check_same_array_type("gradient(x, i)", g, x, other="x")
     if tuple(g.shape) != tuple(x.shape):
-        raise ValueError(f"gradient(x, i) has shape {tuple(g.shape)}; expected that of x, {tuple(x.shape)}")
+        raise ValueError(f"gradient(x, i) has shape {tuple(g.shape)}; expected {tuple(x.shape)}, as x")
     return None, array_namespace(x).astype(detach(g), x.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""The losses of a model at perturbed points, with labels taken by the index of the data point."""
+"""`pointwise_loss`: the losses of a model at perturbed points, with the labels of their data points."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class PointwiseLoss:
     def __call__(self, x: Array, i: Array) -> Array:
         """Return the losses (k,) at points x (k,) + event, which belong to the data points i (k,)."""
         if self.y is None:
-            raise ValueError("pointwise_loss has no labels; expected y, unless the data come with labels")
+            raise ValueError("pointwise_loss has no labels; pass y, unless x comes in batches (x, y)")
         check_same_array_type("y", self.y, x, other="x")
         y = array_namespace(self.y).take(self.y, i, axis=0)
         return (self.loss or default_loss)(self.model(x), y)
 
     def with_labels(self, y: Array) -> PointwiseLoss:
-        """The same loss for the data points of another batch."""
+        """The same loss with the labels y of another batch."""
         return replace(self, y=y)
 
 
@@ -45,11 +45,11 @@ def pointwise_loss(
 
     Arguments:
     - `model`: a function of points (k,) + event, such as a torch module.
-    - `y` (N, ...): the labels or targets of the data points. None is for data that come as batches (x, y).
+    - `y` (N, ...): the labels or targets of the data points; None if the data come in batches (x, y).
     - `loss`: a function of outputs and labels with one loss per example, such as
       `torch.nn.CrossEntropyLoss(reduction="none")`. The default is `default_loss`.
 
-    Returns a function loss(x, i) of points x and the index i of the data point that each belongs to.
+    Returns a function loss(x, i) of points x (k,) + event, which belong to the data points i (k,).
 
     >>> import numpy as np
     >>> loss = pointwise_loss(lambda x: x @ np.array([1.0, 2.0]), np.array([0.0, 3.0]))
@@ -69,15 +69,15 @@ def default_loss(output: Array, y: Array) -> Array:
     """Cross-entropy for labels of an integer dtype, mean squared error for floating-point targets.
 
     Arguments:
-    - `output`: (k, classes) for labels 0 to classes - 1; (k,) or (k, 1), one logit, for labels 0 and 1;
-      the shape of y for targets.
-    - `y`: (k,) labels, integer or boolean, or (k, ...) targets.
+    - `output`: the outputs of the model. For labels 0 to classes - 1, logits (k, classes); for labels 0 and 1
+      also one logit, (k,) or (k, 1); for targets, the shape of y.
+    - `y`: integer or boolean labels (k,), or targets (k, ...).
 
     Returns the losses (k,), in float32 for outputs in half precision.
     """
     if not is_array_api_obj(output):
         raise TypeError(
-            f"the model returns {type(output).__name__}; expected an array, or a loss= for such outputs"
+            f"the model returns {type(output).__name__}; expected an array, or loss= for such outputs"
         )
     xp = array_namespace(output)
     output, k = to_single(output), y.shape[0]

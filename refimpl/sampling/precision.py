@@ -1,4 +1,4 @@
-"""Data in half precision: perturbed in float32, passed to the loss in their own dtype."""
+"""Data in half precision: points are perturbed in float32, and passed to the loss in half precision."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from phiball.refimpl.numerics import largest
 
 
 def half_to_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, ...]:
-    """Convert half-precision `x` to float32, and functions f(x, i) to round their points to half.
+    """Convert `x` from half precision to float32, and wrap functions f(x, i) to round x back before a call.
 
     Everything is returned unchanged if `x` is not in half precision. None stays None.
     """
     if not is_half(x):
         return (x, *functions)
-    return (to_single(x), *(_rounding(function, x.dtype) for function in functions))
+    return (to_single(x), *(_with_half_points(function, x.dtype) for function in functions))
 
 
 def half_gradient_to_single(proposal: Any, x: Array) -> Any:
-    """Return a proposal whose `gradient`, if there is one, rounds its points to the half precision of `x`."""
+    """`half_to_single` for the `gradient` of a proposal, if it has one."""
     gradient = getattr(proposal, "gradient", None)
     if gradient is None or not is_half(x):
         return proposal
-    return replace(proposal, gradient=_rounding(gradient, x.dtype))
+    return replace(proposal, gradient=_with_half_points(gradient, x.dtype))
 
 
 def to_half_like(points: Array, like: Array) -> Array:
@@ -33,7 +33,7 @@ def to_half_like(points: Array, like: Array) -> Array:
     return _cast(points, like.dtype) if is_half(like) else points
 
 
-def _rounding(function: Callable[..., Array] | None, dtype: Any) -> Callable[..., Array] | None:
+def _with_half_points(function: Callable[..., Array] | None, dtype: Any) -> Callable[..., Array] | None:
     if not callable(function):
         return function
 
@@ -46,11 +46,11 @@ def _rounding(function: Callable[..., Array] | None, dtype: Any) -> Callable[...
 def _cast(x: Array, dtype: Any) -> Array:
     """Convert x to half precision, or raise if it overflows."""
     xp = array_namespace(x)
-    most = float(xp.finfo(dtype).max)
-    if not is_traced(x) and most < 1e30:  # bfloat16 has the range of float32
+    limit = float(xp.finfo(dtype).max)
+    if not is_traced(x) and limit < 1e30:  # bfloat16 has the range of float32
         top = largest(x)
-        if top > most:
+        if top > limit:
             raise ValueError(
-                f"points reach {top:.2g}, which overflows {dtype} (at most {most:.2g}): rescale the data"
+                f"points reach {top:.2g}, which overflows {dtype} (at most {limit:.2g}): rescale the data"
             )
     return xp.astype(x, dtype)

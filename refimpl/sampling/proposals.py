@@ -1,4 +1,4 @@
-"""How perturbed points are drawn: from the reference distribution, or tilted towards larger losses."""
+"""Proposals, which draw the perturbed points: from the reference, or tilted towards larger losses."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class Uniform:
     - `antithetic`: True draws pairs z + b, z - b.
     - `qmc`: True draws scrambled Sobol points; see `Ball.sample` for both.
 
-    Both reduce the variance of the estimate. They change the objective F^L slightly, because the 2^L points
-    of a data point are then dependent; its limit F is the same. Each half of a level has the distribution of
-    the level below, so RT-MLMC still has the expectation of SG.
+    Both options reduce the variance of the estimate. They change F^L slightly, because the 2^L points of a
+    data point are then dependent, but not its limit F. RT-MLMC and SG still have the same expectation.
 
     >>> import numpy as np
     >>> from phiball import SG, Ball, RegularizedLoss, Uniform
@@ -40,13 +39,13 @@ class Uniform:
 
     @property
     def self_normalised(self) -> bool:
-        """False: all weights are one."""
+        """False, because all weights are one."""
         return False
 
     def check(self, reference: Distribution, divergence: Divergence) -> None:
         """Raise unless the reference distribution supports these options."""
         if not isinstance(reference, Ball) and self != Uniform():
-            raise ValueError(f"proposal is {self!r}; expected Uniform() for a reference that is not a Ball")
+            raise ValueError(f"proposal is {self!r}, which needs a Ball as the reference; expected Uniform()")
 
     def prepare(
         self,
@@ -61,7 +60,7 @@ class Uniform:
         """Prepare to draw from the reference distribution; the loss is not evaluated."""
         options = {"antithetic": self.antithetic, "qmc": self.qmc} if self.antithetic or self.qmc else {}
         event_ndim = x.ndim - 1
-        method = _unchecked(reference, x, "draw", "sample")
+        method = _method_name(reference, x, "draw", "sample")
 
         def draw(rows: Array | None, n: int, rng: Rng) -> tuple[Array, None]:
             sample = getattr(_reference_of(reference, rows, event_ndim), method)
@@ -72,30 +71,31 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Tilted:
-    r"""Draw perturbations from the worst case of the linearised loss, with exact importance weights.
+    r"""Draw perturbations from the worst case of the linearized loss, with exact importance weights.
 
-    With $g$ the gradient of the loss at the data point, points $z + b$ have the density $q$ proportional to
-    $e^{g^\top b/\eta}$ on the ball, so that
+    With $g$ the gradient of the loss $f$ at the data point $z$, the perturbation $b$ has a density $q$
+    proportional to $e^{g^\top b/\eta}$ on the ball, so that
 
     $$\mathbb{E}_\nu e^{f/\eta}
     = \mathbb{E}_\nu e^{g^\top b/\eta}\; \mathbb{E}_q e^{(f(z + b) - g^\top b)/\eta}$$
 
-    leaves only the curvature of $f$ to chance. As eta decreases, $q$ concentrates at the point of the fast
-    gradient method; as eta grows, it approaches the uniform distribution. This is not in the paper.
+    where the first factor is known exactly: for a linear $f$ the second is constant. As eta decreases, $q$
+    concentrates at the point of the fast gradient method; as eta grows, it becomes uniform. This is not in
+    the paper.
 
     Arguments:
-    - `kappa`: None keeps eta. A number sets eta_z = rho |g|_* / (kappa d) for each data point, d its
-      dimension (and eta where g is 0), which is invariant to the scale of the loss. Start at 1.
-    - `retilt`: how many times the gradient is recomputed, at a point drawn from the previous tilt.
-    - `start`: None takes the gradient at the data point, "uniform" at a point drawn from the ball around it.
-    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC` and rejected
-      for other divergences. True normalises the weights of each data point's points: biased, for any
-      divergence.
-    - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x. None computes them
-      with torch.
+    - `kappa`: None uses the given eta. A positive number, such as 1, replaces eta by radius |g|_* / (kappa d)
+      for each data point with g != 0, where |g|_* is the dual norm and d the dimension. The perturbations
+      then do not depend on the scale of the loss.
+    - `retilt`: how many times the gradient is recomputed, at a point drawn with the previous tilt.
+    - `start`: None takes the gradient at the data point, "uniform" at a uniform point of the ball.
+    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`, the only
+      divergence allowed. True normalizes the importance weights of the points of each data point, which works
+      for every divergence but is biased.
+    - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x; None uses torch.
 
-    refimpl/TRAINING.md compares costs and benefits. In training, points and weights are constants: the
-    gradient is sum_i w_i grad f(z'_i).
+    refimpl/TRAINING.md compares costs and benefits. In training, the points and their weights w are
+    constants: the gradient is sum_i w_i grad f(z'_i).
 
     >>> import numpy as np
     >>> from phiball import SG, Ball, RegularizedLoss, Tilted
@@ -149,7 +149,7 @@ class Tilted:
         """Compute the gradients at the starting points, and `retilt` times again at tilted points."""
         check_gradient(self.gradient, x)
         event_ndim = x.ndim - 1
-        method = _unchecked(reference, x, "draw_tilted", "sample_tilted")
+        method = _method_name(reference, x, "draw_tilted", "sample_tilted")
         start = detach(x)
         if self.start is not None:
             start = reference.sample(start, 1, rng=rng, event_ndim=event_ndim)[:, 0, ...]
@@ -177,20 +177,20 @@ class Tilted:
 
 
 def _scale_free_eta(ball: Ball, kappa: float, g: Array, eta: float | Array) -> Array:
-    """rho |g|_* / (kappa d), or eta where that is 0."""
+    """radius |g|_* / (kappa d) for each g, or eta where this is 0."""
     xp = array_namespace(g)
     size = ball.radius * ball.dual_norm(g, event_ndim=g.ndim - 1)
     d: Any = prod(g.shape[1:])
-    if ball.feature_scale is not None:  # only coordinates that move count; without any, size is 0
+    if ball.feature_scale is not None:  # d counts the free coordinates; if there are none, size is 0
         moving = ball.feature_scale.moving(tuple(g.shape), g.ndim - 1)
         d = xp.asarray(moving, dtype=g.dtype, device=device(g))
         d = xp.where(d > 0, d, xp.ones_like(d))
-    own = size / (kappa * d)
-    return xp.where(own > 0, own, eta * xp.ones_like(own))
+    own_eta = size / (kappa * d)
+    return xp.where(own_eta > 0, own_eta, eta * xp.ones_like(own_eta))
 
 
 def _tilt(reference: Distribution, g: Array, eta: float | Array) -> Array:
-    """g/eta, checked; eta is a number, or one for each g."""
+    """The tilt g/eta, where eta is a number or an array (N,); raise unless it is finite."""
     xp = array_namespace(g)
     with ignore_float_warnings():
         s = g / (eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (g.ndim - 1)))))
@@ -200,12 +200,12 @@ def _tilt(reference: Distribution, g: Array, eta: float | Array) -> Array:
             raise ValueError("gradient(x, i) contains NaN or infinity; expected finite numbers")
         raise ValueError(f"gradient(x, i)/eta overflows {s.dtype}: increase eta")
     if isinstance(reference, Ball):
-        reference.check_reach(s, top, event_ndim=s.ndim - 1)
+        reference.check_tilt(s, top, event_ndim=s.ndim - 1)
     return s
 
 
-def _unchecked(reference: Distribution, x: Array, unchecked: str, checked: str) -> str:
-    """The name of the method that draws: for a Ball, after checking x once, the one without checks."""
+def _method_name(reference: Distribution, x: Array, unchecked: str, checked: str) -> str:
+    """The name of the sampling method: `unchecked` for a Ball, after checking x once, `checked` otherwise."""
     if type(reference) is not Ball:
         return checked
     reference.check_centres(detach(x))
@@ -213,12 +213,12 @@ def _unchecked(reference: Distribution, x: Array, unchecked: str, checked: str) 
 
 
 def _reference_of(reference: Distribution, rows: Array | None, event_ndim: int) -> Distribution:
-    """The reference distribution of these data points, whose balls may differ in their feature_scale."""
+    """The reference distribution of the data points `rows`, whose feature_scale may differ."""
     if rows is None or not isinstance(reference, Ball) or reference.feature_scale is None:
         return reference
     return reference.rows(rows, event_ndim=event_ndim)
 
 
 def _take(x: Array, rows: Array | None) -> Array:
-    """The x of these data points, without a copy if `rows` is None."""
+    """The rows of x, or x itself if `rows` is None."""
     return x if rows is None else array_namespace(x).take(x, rows, axis=0)

@@ -1,7 +1,7 @@
 """Drawing perturbed points and evaluating their losses in bounded memory.
 
-Points are drawn in tiles of a fixed size and order, so the draws depend only on `rng`, not on the number of
-points evaluated at a time.
+Points are drawn in tiles of TILE points, in a fixed order. So the draws depend only on `rng`, not on the
+number of points evaluated at a time (`chunk`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Piece = TypeVar("Piece")
 
 
 def valid_data(x: Array, *, name: str = "x") -> Array:
-    """`x` without gradient; raise unless it has shape (N,) + event with N >= 1 and finite entries."""
+    """`x`, detached; raise unless it has shape (N,) + event with N >= 1, and finite entries."""
     check_array(name, x)
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(
@@ -59,7 +59,7 @@ def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Ar
     try:
         f = loss(x, i)
     except TypeError as error:
-        if _takes_two(loss):
+        if _accepts_two(loss):
             raise
         raise TypeError(f"loss is {loss!r}; expected a function of two arguments, loss(x, i)") from error
     if half:
@@ -74,8 +74,8 @@ def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Ar
     return f
 
 
-def _takes_two(function: Loss) -> bool:
-    """Whether the signature of a function accepts two arguments; True if it is unknown."""
+def _accepts_two(function: Loss) -> bool:
+    """Whether a function accepts two arguments; True if its signature is unknown."""
     try:
         signature(function).bind(None, None)
     except ValueError:  # a built-in without a signature
@@ -90,17 +90,17 @@ def sample_tiles(
 ) -> Iterator[tuple[Array, ...]]:
     """Yield (points, i): n points around each x in order, at most TILE points at a time.
 
-    `index` (N,) holds the index i of each x.
+    points has shape (k,) + event; i (k,) are the entries of `index` (N,) for the data points of the points.
     """
     xp = array_namespace(x)
 
     def draw(position: Array, m: int) -> tuple[Array, ...]:
-        here = (
+        own = (
             reference.rows(xp.take(index, position), event_ndim=x.ndim - 1)
             if isinstance(reference, Ball)
             else reference
         )
-        return (here.sample(xp.take(x, position, axis=0), m, rng=rng, event_ndim=x.ndim - 1),)
+        return (own.sample(xp.take(x, position, axis=0), m, rng=rng, event_ndim=x.ndim - 1),)
 
     return draw_tiles(x, index, n, draw)
 
@@ -108,81 +108,82 @@ def sample_tiles(
 def draw_tiles(
     x: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
 ) -> Iterator[tuple[Array, ...]]:
-    """Yield (points, i, ...): n points around each x in order, at most TILE points at a time.
+    """Like `sample_tiles`, but draw the points with a function, and yield its further results.
 
-    draw(positions, m) returns m points around each of the k data points at `positions`, as an array
-    (k, m) + event, and optional arrays (k, m) + rest, which are passed on.
+    draw(positions, m) returns m points (k, m) + event around the k data points at `positions`, and optional
+    arrays (k, m) + rest, which are yielded after (points, i).
     """
     xp = array_namespace(x)
-    every = indices(x)
+    all_positions = indices(x)
     for rows in slices(x.shape[0], max(1, TILE // n)):
-        positions, which = every[rows], index[rows]
+        positions, own_index = all_positions[rows], index[rows]
         for columns in slices(n, TILE):
             m = columns.stop - columns.start
             points, *more = (xp.reshape(a, (-1, *a.shape[2:])) for a in draw(positions, m))
-            i = xp.reshape(xp.broadcast_to(which[:, None], (positions.shape[0], m)), (-1,))
+            i = xp.reshape(xp.broadcast_to(own_index[:, None], (positions.shape[0], m)), (-1,))
             yield points, i, *more
 
 
 def regroup(
     pieces: Iterable[tuple[Piece, int, int]], chunk: int, cut: Callable[[Piece, slice], Piece]
 ) -> Iterator[list[Piece]]:
-    """Pack pieces into chunks of at most `chunk` points, in order.
+    """Pack pieces into lists of at most `chunk` points, in order.
 
-    `pieces` yields (piece, rows, size): `rows` rows of `size` points. cut(piece, rows) selects rows. Rows are
-    never split: a row larger than `chunk` is a chunk of its own.
+    `pieces` yields (piece, rows, size): the piece has `rows` rows of `size` points each. cut(piece, slice)
+    selects rows. Rows are never split: a row of more than `chunk` points forms its own list.
     """
-    held: list[Piece] = []
+    pending: list[Piece] = []
     room = chunk
     for piece, rows, size in pieces:
         start = 0
         while start < rows:
-            fitting = min(max(room // size, 0 if held else 1), rows - start)
-            if fitting:
-                held.append(cut(piece, slice(start, start + fitting)))
-                start += fitting
-                room -= fitting * size
-            if not fitting or room <= 0:
-                yield held
-                held, room = [], chunk
-    if held:
-        yield held
+            count = min(max(room // size, 0 if pending else 1), rows - start)
+            if count:
+                pending.append(cut(piece, slice(start, start + count)))
+                start += count
+                room -= count * size
+            if not count or room <= 0:
+                yield pending
+                pending, room = [], chunk
+    if pending:
+        yield pending
 
 
 def evaluate_chunks(
     loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
-    """Yield (x, i, f, ...): pieces (x, i, ...) and their losses f in order, at most `chunk` points at a time.
+    """Yield (x, i, f, ...) for pieces (x, i, ...), with f = loss(x, i), at most `chunk` points at a time.
 
-    The losses are detached; half precision becomes float32.
+    The losses are detached, and in float32 for losses in half precision.
     """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
-    for held in regroup(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
-        x, i, *more = _concat_columns(held)
+    for pending in regroup(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
+        x, i, *more = _concat_columns(pending)
         with without_gradient():
-            f = detach(evaluate(loss, x, i, half=True)) + 0.0  # a loss that is a view of x would keep x alive
+            f = detach(evaluate(loss, x, i, half=True)) + 0.0  # copy: a view of x would keep x in memory
         yield x, i, f, *more
 
 
 def regroup_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
-    """Regroup a stream of arrays into rows of n: each array has shape (rows, n) + rest."""
-    held: list[tuple[Array, ...]] = []
+    """Regroup tuples of arrays (k,) + rest, a stream of entries, into arrays (rows, n) + rest."""
+    pending: list[tuple[Array, ...]] = []
     count = 0
     for piece in pieces:
-        held.append(piece)
+        pending.append(piece)
         count += piece[0].shape[0]
         if count < n:
             continue
         whole = count - count % n
-        columns = _concat_columns(held)
+        columns = _concat_columns(pending)
         xp = array_namespace(columns[0])
         yield tuple(xp.reshape(a[:whole, ...], (whole // n, n, *a.shape[1:])) for a in columns)
-        held = [tuple(a[whole:, ...] for a in columns)] if whole < count else []
+        pending = [tuple(a[whole:, ...] for a in columns)] if whole < count else []
         count -= whole
 
 
-def _concat_columns(held: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    return tuple(concat(list(arrays)) for arrays in zip(*held, strict=True))
+def _concat_columns(rows: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Concatenate the first arrays of all tuples, the second arrays, and so on."""
+    return tuple(concat(list(arrays)) for arrays in zip(*rows, strict=True))
 
 
 def concat(arrays: list[Array]) -> Array:
@@ -191,7 +192,7 @@ def concat(arrays: list[Array]) -> Array:
 
 
 def slices(n: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` that cover 0, ..., n - 1."""
+    """Yield slices of length at most `size` that cover 0, ..., n - 1."""
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))
 

@@ -1,4 +1,4 @@
-"""Values and signed weights of perturbed points, from their losses."""
+"""The value of an estimator and the signed weights of its perturbed points, from their losses."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ def signed_weights(
     telescoping: bool,
     log_p: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Compute the value and the weights of one level: of g^l, or of G^l if `telescoping`.
+    """Compute the value and the signed weights for the 2^l points of each data point at level l.
 
     Arguments:
     - `losses` (..., 2^l): the losses of the perturbed points of each data point.
     - `eta`, `divergence`: as in `worst_case`.
-    - `telescoping`: True subtracts the mean of the two halves, for l > 0.
-    - `log_p` (..., 2^l): the logs of the reference weights, up to a constant; None for equal weights. The
-      whole and each half are normalised separately.
+    - `telescoping`: False gives g^l of the paper. True gives G^l: for l > 0, the mean of the solutions on the
+      first and on the second half of the points is subtracted.
+    - `log_p` (..., 2^l): the logs of the reference weights, up to a constant; None for equal weights. They
+      are normalized separately for all points and for each half.
 
-    Returns the value (...) and the weights (..., 2^l). Summed over the levels, the values telescope to that
-    of the last level, and so do the gradients.
+    Returns the value (...) and the weights (..., 2^l). The sum of the expected values of G^0, ..., G^L is
+    that of g^L, and the same holds for the gradients.
 
     Reference: Eq. (g:ell), (G:ell) and (expression:G) of Section 3, corrected at level 0.
 
@@ -68,9 +69,9 @@ def softmax(log_p: Array) -> Array:
 def solve_draws(
     losses: Array, draws: PerturbedPoints, divergence: Divergence, share: float, *, self_normalised: bool
 ) -> tuple[Array, Array]:
-    """Solve the inner problems of all data points on the losses (M,) of their points.
+    """Solve the inner problem of each data point, from the losses (M,) of all perturbed points.
 
-    Returns `share` times the sum of their values, and `share` times the signed weights (M,).
+    Returns the sum of the values, and the signed weights (M,), both times `share`.
     """
     xp = array_namespace(losses)
     eta, log_w = draws.eta, draws.log_weights
@@ -79,9 +80,9 @@ def solve_draws(
     else:
         eta = xp.astype(eta, losses.dtype, copy=False)
     if len(draws.groups) == 1 and draws.groups[0].level == 0:
-        # One point per data point has weight one for every divergence.
+        # A single point has weight one for every divergence.
         share *= draws.groups[0].weight
-        value = share * _total(losses, losses, divergence)
+        value = share * _finite_sum(losses, losses, divergence)
         if log_w is not None and not self_normalised:
             value = value + share * xp.astype(xp.sum(draws.eta * log_w), losses.dtype, copy=False)
         return value, xp.full_like(losses, share)
@@ -90,8 +91,8 @@ def solve_draws(
         if not self_normalised:
             sizes = [1 << group.level for group in draws.groups]
             times = repeat_host(sizes, [len(group.members) for group in draws.groups])
-            each = eta if isinstance(eta, (int, float)) else xp.repeat(eta, on_device(times, losses))
-            losses, log_w = losses + each * log_w, None
+            point_eta = eta if isinstance(eta, (int, float)) else xp.repeat(eta, on_device(times, losses))
+            losses, log_w = losses + point_eta * log_w, None
     if len(draws.groups) > 1:
         return _solve_ragged(losses, draws.groups, eta, divergence, share, log_w)
     (group,) = draws.groups
@@ -107,8 +108,8 @@ def solve_draws(
         )
         value = xp.sum(values)
     else:
-        values, _, weights, _ = solve(rows, _each(eta, shape[0], losses), None, divergence)
-        value = _total(values, rows, divergence)
+        values, _, weights, _ = solve(rows, _eta_array(eta, shape[0], losses), None, divergence)
+        value = _finite_sum(values, rows, divergence)
     share *= group.weight
     return share * value, share * xp.reshape(weights, (-1,))
 
@@ -121,11 +122,11 @@ def _solve_ragged(
     share: float,
     log_p: Array | None,
 ) -> tuple[Array, Array]:
-    """Solve several levels in one call: the rows of all data points, followed by their halves."""
+    """`solve_draws` for several levels, in one solve of the rows of all data points and their halves."""
     xp = array_namespace(losses)
     blocks = [(len(group.members), 1 << group.level, share * group.weight) for group in groups]
     if any(group.telescoping for group in groups):
-        # Rows without halves are repeated with factor 0.
+        # Rows that are not halved are repeated with factor 0.
         halved = [group.telescoping and group.level > 0 for group in groups]
         cuts = [1 + half for half in halved]
         blocks += [
@@ -145,23 +146,23 @@ def _solve_ragged(
         solution = worst_case(losses, eta=eta, divergence=divergence, p=p, offsets=offsets)
         values, weights = solution.value, solution.weights
     else:
-        eta = _each(eta, lengths.shape[0], losses)
+        eta = _eta_array(eta, lengths.shape[0], losses)
         values, _, weights, _ = solve_ragged(losses, offsets, eta, None, divergence)
-    value = _total(on_device(factor, losses, losses.dtype) * values, losses, divergence)
+    value = _finite_sum(on_device(factor, losses, losses.dtype) * values, losses, divergence)
     weights = on_device(repeat_host(factor, lengths), losses, losses.dtype) * weights
     count = sum(len(group.members) << group.level for group in groups)
     return value, weights if len(blocks) == len(groups) else weights[:count] + weights[count:]
 
 
-def _each(eta: float | Array, n: int, like: Array) -> Array:
-    """eta as an array (n,)."""
+def _eta_array(eta: float | Array, n: int, like: Array) -> Array:
+    """`eta` as an array (n,), like `like`."""
     if not isinstance(eta, (int, float)):
         return eta
     return array_namespace(like).full((n,), eta, dtype=like.dtype, device=device(like))
 
 
-def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
-    """The sum of the values; raises unless it is finite, which it is only for finite losses."""
+def _finite_sum(values: Array, losses: Array, divergence: Divergence) -> Array:
+    """The sum of the values; raise if it is not finite, as for losses that are not finite."""
     total = array_namespace(values).sum(values)
     if not is_abstract(total) and not isfinite(float(detach(total))):
         check_finite_field(values, losses, divergence)
@@ -169,7 +170,7 @@ def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
 
 
 def _row_weights(log_p: Array, rows: list[int], sizes: list[int], *, xp: Any) -> Array:
-    """The reference weights of the points, normalised in each row."""
+    """The reference weights: block k has rows[k] rows of sizes[k] points, and each row sums to one."""
     weights, start = [], 0
     for count, size in zip(rows, sizes, strict=True):
         part = xp.reshape(log_p[start : start + count * size], (count, size))

@@ -1,8 +1,8 @@
 """Robust models with the interface of scikit-learn (extra `sklearn`).
 
-Linear models are fitted exactly, by `phiball.linear.fit_linear_model`. `radius` is how far each example may
-move, in the units of the features: standardise them first, or pass `feature_scale`. Sparse input is rejected,
-because perturbed rows are dense.
+Linear models are fitted by `phiball.linear.fit_linear_model`, without sampling. `radius` is how far each
+example may move, in the units of the features: standardise these first, or pass `feature_scale`. Sparse input
+is rejected, because perturbed rows are dense.
 
 >>> from sklearn.datasets import load_breast_cancer
 >>> from sklearn.pipeline import make_pipeline

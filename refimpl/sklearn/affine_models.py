@@ -1,4 +1,4 @@
-"""Models whose outputs are affine in the features: how they are detected, and their worst cases."""
+"""Models whose outputs are affine in the features: detection, and their exact worst cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.risk import linear_model_risk
 from phiball.refimpl.sklearn.regression_loss import RegressionLoss
 
-_AFFINE = 1e-8  # rounding of a linear model or a pipeline of linear steps, relative to the predictions
+_AFFINE = 1e-8  # tolerance for an affine model, relative to the predictions: a pipeline of steps rounds
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class ScoredModel:
 
     @property
     def labels(self) -> Any:
-        """The class numbers (n,) of a classifier's y."""
+        """The labels of a classifier as class numbers (n,)."""
         return np.searchsorted(self.model.classes_, self.y)
 
     def affine_outputs(self, around: Any) -> AffineOutputs | None:
-        """The outputs if they are affine on the data and at the points `around`, else None.
+        """The outputs if they are affine on the data and at the points `around` (n, d), else None.
 
-        The outputs are the decision function of a classifier, or the argument of a regressor's loss.
+        The output of a classifier is its decision function; of a regressor, the linear predictor of its loss.
         """
         function = getattr(self.model, "decision_function" if self.loss is None else "predict", None)
         if function is None:
@@ -64,7 +64,10 @@ class ScoredModel:
         return AffineOutputs(slopes.T, values)
 
     def attack_points(self, ball: Ball) -> Any:
-        """The points found by the attack of a network, alone or in a pipeline; None for other models."""
+        """Adversarial points (n, d) from the method `attack` of a network, or of a pipeline's last step.
+
+        The other steps must scale each feature separately. Returns None for other models.
+        """
         model, X, y = self.model, self.X, self.y
         if hasattr(model, "attack"):
             return model.attack(X, y, ball)
@@ -102,7 +105,7 @@ class AffineOutputs:
 def affine_risk(
     scored: ScoredModel, outputs: AffineOutputs, ball: Ball, eta: float, divergence: Divergence
 ) -> float | None:
-    """The robust risk on a Euclidean ball without sampling; None if the loss is unknown."""
+    """The robust risk on a Euclidean ball, without sampling; None if the loss of a classifier is unknown."""
     slopes, values = outputs.slopes, outputs.values
     intercept = np.mean(values - scored.X @ slopes.T, axis=0)
     many = values.shape[1] > 1
@@ -131,9 +134,9 @@ def affine_risk(
 
 
 def right_in_ball(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> Any:
-    """Whether each row is classified correctly in all of the ball around it, (n,)."""
+    """Whether each row is classified correctly everywhere in the ball around it (n,)."""
     labels, slopes, values = scored.labels, outputs.slopes, outputs.values
-    if values.shape[1] == 1:  # ties go to the first class
+    if values.shape[1] == 1:  # a decision function of 0 means the first class
         reach = ball.radius * float(ball.dual_norm(slopes)[0])
         return np.where(labels == 1, values[:, 0] - reach > 0, values[:, 0] + reach <= 0)
     right = np.ones(len(labels), dtype=bool)
@@ -145,7 +148,7 @@ def right_in_ball(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> An
 
 
 def as_float_matrix(X: Any) -> Any:
-    """X as a float64 array (n, d), or an error that says what to do."""
+    """X as a float64 array (n, d); raises TypeError or ValueError for other data."""
     last = "score the last step of a pipeline, model[-1], on model[:-1].transform(X)"
     if issparse(X):
         raise TypeError(f"X is sparse; expected a dense array: use X.toarray(), or {last}")
@@ -161,11 +164,11 @@ def as_float_matrix(X: Any) -> Any:
 
 
 def input_converter(X: Any) -> Callable[[Any], Any]:
-    """A function that converts arrays to the type of X: a data frame, or an array of its dtype."""
+    """A function that converts arrays to the type of X: a data frame, or an array of the dtype of X."""
     columns = getattr(X, "columns", None)
     if columns is None:
         kind = np.asarray(X).dtype
-        kind = kind if kind.kind == "f" else np.dtype(np.float64)  # integers would round off the perturbation
+        kind = kind if kind.kind == "f" else np.dtype(np.float64)  # integers would round perturbations
         return lambda x: x.astype(kind)
-    name = "columns" if hasattr(X, "iloc") else "schema"  # of pandas, or of polars
+    name = "columns" if hasattr(X, "iloc") else "schema"  # pandas has iloc; polars calls columns schema
     return lambda x: type(X)(x, **{name: list(columns)})

@@ -18,18 +18,19 @@ from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem, Reweighting
 from phiball.refimpl.validation import valid_count, valid_number
 
-_COARSE = 0.01  # relative error of the integrals from which a fit warns
+_COARSE = 0.01  # a fit warns if the relative error of its integrals is larger
 
 
 def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
     """`values` as d numbers in the order of the features; a Series or dict is matched by name.
 
+    - `name`: the argument's name, for error messages.
     - `columns`: the names of the features, or None. Features missing from a dict get 1.
     """
     names = None if columns is None else [str(column) for column in columns]
     if isinstance(values, Mapping) or hasattr(values, "reindex"):
         given = {str(key): value for key, value in values.items()}
-        positions = list(given) == [str(k) for k in range(d)]  # a Series without names
+        positions = list(given) == [str(k) for k in range(d)]  # a Series with the default index
         if names is None and not positions:
             raise ValueError(f"{name} has names, {list(given)}, but X has none; expected {d} numbers")
         if names is not None and not (positions and set(given) != set(names)):
@@ -51,7 +52,7 @@ def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
 
 
 def store_parameters(estimator: Any, parameters: Mapping[str, Any]) -> None:
-    """Set each parameter of a constructor, given as its `locals()`, as an attribute."""
+    """Set the arguments of a constructor, given as its `locals()`, as attributes."""
     for name, value in parameters.items():
         if name not in ("self", "__class__"):
             setattr(estimator, name, value)
@@ -62,18 +63,18 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
 
     Parameters of all subclasses:
     - `radius`: how far an example may move. 0 gives the standard model.
-    - `eta`: the price of the divergence from the uniform distribution on the ball; 0 for the worst point, inf
-      for the average.
+    - `eta`: the price of the divergence from the uniform distribution on the ball. 0 gives the largest loss
+      on the ball, inf the average loss.
     - `divergence`: a name such as "kl" or "chi2", or a `Divergence` such as indicator(0.1).
-    - `norm`: of the ball: "l1", "l2", "linf" or a number; 2 is solved exactly, other norms on a fixed
-      set of `n_points` Sobol points.
-    - `feature_scale`: how far each feature moves, in multiples of the radius; 0 fixes it. Numbers, a Series
+    - `norm`: the norm of the ball, "l1", "l2", "linf" or a number. Norm 2 needs no sampling; other norms use
+      `n_points` fixed Sobol points.
+    - `feature_scale`: how far each feature moves, in multiples of the radius; 0 fixes it. d numbers, a Series
       indexed by column names, or a dict such as {"age": 0}, where other columns get 1.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
     - `fit_intercept`, `tol` (on the gradient), `max_iter`: as in scikit-learn.
 
-    Fitted attributes are `coef_`, `intercept_`, `objective_` (the minimized value), `gap_` (a bound on its
-    distance from the minimum), `error_` (of the integrals) and `n_iter_`.
+    Fitted attributes are `coef_`, `intercept_`, `objective_` (the value reached), `gap_` (a bound on its
+    distance from the minimum), `error_` (the estimated error of the integrals) and `n_iter_`.
     """
 
     radius: float
@@ -127,8 +128,8 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
             max_iter=self.max_iter,
         )
 
-    def _warn(self, found: list[LinearModel]) -> None:
-        """Warn of inexact fits; called by `fit` itself, so that warnings point at the user's line."""
+    def _warn_if_inexact(self, found: list[LinearModel]) -> None:
+        """Warn of inexact fits. Only `fit` may call it: then the warning points at the user's line."""
         for model in found:
             if not model.converged:
                 warn(
@@ -146,7 +147,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
                 stacklevel=3,
             )
 
-    def _keep(self, found: list[LinearModel]) -> None:
+    def _set_results(self, found: list[LinearModel]) -> None:
         """Set the fitted attributes from one solution, or one per class."""
         self.objective_ = sum(model.value for model in found)
         self.gap_ = sum(model.gap for model in found)

@@ -22,15 +22,15 @@ from phiball.refimpl.validation import valid_number
 class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[misc]
     """A classifier of two or more classes.
 
-    `_one_fit` says whether more than two classes are one problem, and `_weighted_counts` whether balanced
-    class weights count sample weights.
+    - `_multinomial`: whether three or more classes are fitted jointly, instead of one against the rest.
+    - `_balances_weights`: whether class_weight="balanced" counts sample weights instead of examples.
     """
 
     C: float
     class_weight: Any
     _loss: str
-    _one_fit: bool
-    _weighted_counts: bool
+    _multinomial: bool
+    _balances_weights: bool
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model to features X (n, d) and labels y (n,)."""
-        X, labels, weights = self._read(X, y, sample_weight)
+        X, labels, weights = self._validate(X, y, sample_weight)
         self._fit_classes(X, labels, weights)
-        self._warn(self.solutions_)
+        self._warn_if_inexact(self.solutions_)
         return self
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-        """(X, class numbers, weights), all validated; sets `classes_`."""
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """Validate the data, and return (X, class numbers, weights); sets `classes_`."""
         valid_number("C", self.C, above=0.0, infinite=True)
         X, y = validate_data(self, X, y, dtype=np.float64)
         try:
@@ -71,9 +71,9 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
             raise ValueError(f"y has one class, {self.classes_.tolist()[0]!r}; expected at least two classes")
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if self.class_weight is not None:
-            counted = weights if self._weighted_counts else None
-            factors = _of_classes(self.class_weight, self.classes_, y, counted)[labels]
-            weights = weights * np.where(weights > 0, factors, 0.0)  # infinite if a class has no weight
+            counted = weights if self._balances_weights else None
+            factors = _class_weights(self.class_weight, self.classes_, y, counted)[labels]
+            weights = weights * np.where(weights > 0, factors, 0.0)  # factors may be infinite at weight 0
         return X, labels, weights
 
     def _fit_classes(self, X: Any, labels: Any, weights: Any, start: list[LinearModel] | None = None) -> None:
@@ -81,7 +81,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
         targets: list[tuple[str, Any]]
         if len(self.classes_) == 2:
             targets = [(self._loss, 2.0 * labels - 1)]
-        elif self._one_fit:
+        elif self._multinomial:
             targets = [("multinomial", labels)]
         else:  # one against the rest
             targets = [(self._loss, np.where(labels == k, 1.0, -1.0)) for k in range(len(self.classes_))]
@@ -90,7 +90,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
             self._solve(loss, ridge, X, y, weights, begin)
             for (loss, y), begin in zip(targets, starts, strict=True)
         ]
-        self._keep(found)
+        self._set_results(found)
         self.solutions_ = found
         self.coef_ = np.vstack([model.coef for model in found])
         self.intercept_ = np.concatenate([np.ravel(model.intercept) for model in found])
@@ -107,8 +107,8 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
 
-def _of_classes(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
-    """The class weights; since 1.9, scikit-learn's logistic regression balances weighted counts."""
+def _class_weights(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
+    """The class weights; since version 1.9, scikit-learn can balance by sample weights `counted`."""
     weighted = "sample_weight" in signature(compute_class_weight).parameters
     more = {"sample_weight": counted} if weighted else {}
     with np.errstate(divide="ignore"):
@@ -118,14 +118,14 @@ def _of_classes(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
 class RobustLogisticRegression(BaseRobustClassifier):
     """Robust logistic regression, multinomial for three or more classes.
 
-    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). C = inf means no
-    ridge, and then `gap_` is infinite. Three classes are as exact as two; four or more use Sobol points (see
-    `phiball.linear.multinomial_objective`). Other parameters are those of `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). With C = inf there
+    is no ridge, and `gap_` is infinite. Two and three classes need no sampling; four or more use Sobol points
+    (see refimpl/linear/multinomial_objective.py). Other parameters are those of `RobustLinearModel`.
     """
 
     _loss = "logistic"
-    _one_fit = True
-    _weighted_counts = True
+    _multinomial = True
+    _balances_weights = True
 
     def predict_proba(self, X: Any) -> Any:
         """The probabilities of the classes, (n, C)."""
@@ -148,5 +148,5 @@ class RobustSVC(BaseRobustClassifier):
     """
 
     _loss = "hinge"
-    _one_fit = False
-    _weighted_counts = False
+    _multinomial = False
+    _balances_weights = False

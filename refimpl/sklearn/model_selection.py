@@ -1,4 +1,4 @@
-"""Model selection: robust logistic regression with cross-validation, and a `refit` for `GridSearchCV`."""
+"""Model selection: cross-validated robust logistic regression, and a `refit` for `GridSearchCV`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from phiball.refimpl.validation import valid_number
 def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust") -> BestWithin:
     """A `refit` for `GridSearchCV`: the best robust score among settings with a good plain score.
 
-    By the robust score alone, a search with a large ball selects a model that almost ignores the features.
-    Here plain scores must be within `max_cost` of the best plain score; ties go to the first setting.
+    With a large ball, the best robust score alone would select a model that almost ignores the features. Here
+    the plain score must be within `max_cost` of the best plain score. Ties go to the first setting. `plain`
+    and `robust` are the names of the two scores in `scoring`.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.model_selection import GridSearchCV
@@ -43,7 +44,7 @@ def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust"
 
 @dataclass(frozen=True)
 class BestWithin:
-    """The `refit` that `best_within` returns: it maps the results of a search to an index."""
+    """The `refit` that `best_within` returns: a function from the results of a search to an index."""
 
     max_cost: float
     plain: str = "plain"
@@ -73,8 +74,8 @@ def _best(plain: Any, robust: Any, max_cost: float) -> int:
     return int(np.nanargmax(np.where(near, robust, -np.inf)))
 
 
-def _choices(name: str, values: Any, *, infinite: bool = False) -> list[float]:
-    """The numbers to choose from, or an error."""
+def _valid_choices(name: str, values: Any, *, infinite: bool = False) -> list[float]:
+    """`values` as a list; raises ValueError unless it is a sequence of valid numbers."""
     if isinstance(values, str) or not hasattr(values, "__len__") or np.ndim(values) != 1 or not len(values):
         raise ValueError(f"{name} is {values!r}; expected numbers to choose from, such as (0.1, 1.0)")
     for value in values:
@@ -85,16 +86,16 @@ def _choices(name: str, values: Any, *, infinite: bool = False) -> list[float]:
 class RobustLogisticRegressionCV(RobustLogisticRegression):
     """`RobustLogisticRegression` with `radius` and `eta` chosen by cross-validation.
 
-    - `radii`, `etas`: the values to try. In each fold, fits along the radii are warm-started.
+    - `radii`, `etas`: the values to try. A fit starts from the solution with the previous radius.
     - `cv`: folds, as in scikit-learn.
-    - `scoring`: a name or a scorer such as `robust_scorer(Ball(2, 0.5))`; plain accuracy gives the search no
-      reason to prefer a robust model.
-    - `max_cost`: how much plain accuracy the choice may cost, such as 0.02; None for no limit. It needs a
-      `scoring` other than accuracy. If the ball is too large for the data, the search selects a model that
-      predicts one class, and `fit` warns.
+    - `scoring`: a name or a scorer such as `robust_scorer(Ball(2, 0.5))`. Plain accuracy would not favour
+      robust models.
+    - `max_cost`: by how much plain accuracy may be below the best, such as 0.02; None for no limit. It needs
+      a `scoring` other than accuracy.
 
-    Other parameters are those of `RobustLogisticRegression`. Fitted attributes are also `radius_`, `eta_`,
-    `scores_` and `plain_scores_`: the mean scores and mean accuracies over folds, (etas, radii).
+    `fit` warns if the chosen model predicts only one class: the ball is then too large for the data. Other
+    parameters are those of `RobustLogisticRegression`. Additional fitted attributes are `radius_`, `eta_`,
+    and the mean scores and accuracies over folds, `scores_` and `plain_scores_`, both (etas, radii).
     """
 
     radii: Sequence[float]
@@ -124,14 +125,15 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
     ) -> None:
         store_parameters(self, locals())
 
-    def _plain(self, radius: float, eta: float) -> RobustLogisticRegression:
+    def _estimator(self, radius: float, eta: float) -> RobustLogisticRegression:
         names = set(RobustLogisticRegression().get_params()) - {"radius", "eta"}
         chosen = {name: value for name, value in vars(self).items() if name in names}
         return RobustLogisticRegression(radius=radius, eta=eta, **chosen)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Choose radius and eta, and fit the model to all of X (n, d) and y (n,)."""
-        radii, etas = sorted(_choices("radii", self.radii)), _choices("etas", self.etas, infinite=True)
+        radii = sorted(_valid_choices("radii", self.radii))
+        etas = _valid_choices("etas", self.etas, infinite=True)
         if self.max_cost is not None:
             valid_number("max_cost", self.max_cost, least=0.0)
             if self.scoring in (None, "accuracy"):
@@ -140,38 +142,38 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
                     "than accuracy, such as scoring=robust_scorer(Ball(2, 0.5))"
                 )
         given = X
-        X, labels, _ = self._read(X, y, sample_weight)
+        X, labels, _ = self._validate(X, y, sample_weight)
         table = given if hasattr(given, "columns") else X
         y = self.classes_[labels]
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)  # without class weights
-        scorer = check_scoring(self._plain(0.0, 1.0), scoring=self.scoring)
+        scorer = check_scoring(self._estimator(0.0, 1.0), scoring=self.scoring)
         folds = list(check_cv(self.cv, y, classifier=True).split(X, y))
         scores, plain = np.zeros((2, len(etas), len(radii)))
         for train, test in folds:
-            # Index the data frame itself: feature_scale goes by its column names.
+            # Index the data frame itself, because feature_scale may refer to its column names.
             left_out = _safe_indexing(table, test)
             for i, eta in enumerate(etas):
                 start = None
                 for j, radius in enumerate(radii):
-                    model = self._plain(radius, eta)
-                    read = model._read(_safe_indexing(table, train), y[train], weights[train])
+                    model = self._estimator(radius, eta)
+                    read = model._validate(_safe_indexing(table, train), y[train], weights[train])
                     model._fit_classes(*read, start)
-                    model._warn(model.solutions_)
+                    model._warn_if_inexact(model.solutions_)
                     start = model.solutions_
                     scores[i, j] += scorer(model, left_out, y[test]) / len(folds)
                     plain[i, j] += model.score(left_out, y[test]) / len(folds)
         cost = np.inf if self.max_cost is None else self.max_cost
         i, j = divmod(_best(plain.ravel(), scores.ravel(), cost), len(radii))
         self.scores_, self.plain_scores_, self.eta_, self.radius_ = scores, plain, etas[i], radii[j]
-        chosen = self._plain(self.radius_, self.eta_)
-        chosen._fit_classes(*chosen._read(table, y, weights))
-        chosen._warn(chosen.solutions_)
+        chosen = self._estimator(self.radius_, self.eta_)
+        chosen._fit_classes(*chosen._validate(table, y, weights))
+        chosen._warn_if_inexact(chosen.solutions_)
         for name in ("coef_", "intercept_", "objective_", "gap_", "error_", "n_iter_", "solutions_"):
             setattr(self, name, getattr(chosen, name))
         if len(np.unique(chosen.predict(table))) == 1:
             warn(
-                f"the best model, of radius {self.radius_:g}, predicts one class: the ball of the score may "
-                "be too large for these data; reduce it, or set max_cost",
+                f"the best model, of radius {self.radius_:g}, predicts one class: the ball of the scorer may "
+                "be too large for these data; reduce its radius, or set max_cost",
                 stacklevel=2,
             )
         return self

@@ -33,14 +33,14 @@ class _RobustNet:
     """A skorch network trained with the robust loss.
 
     - `module`: a torch module, or its class. A module is copied, so that every fit starts from its weights.
-    - `criterion`: the class of the loss, which is used with reduction="none".
+    - `criterion`: the class of the loss, which is created with reduction="none".
     - `radius`, `norm`, `eta`, `divergence`, `feature_scale`: as in `RobustLinearModel`.
-    - `level`: 2^level perturbed points per example.
-    - `random_state`: of the perturbations, as in scikit-learn: a seed, a generator, or None for fresh
-      entropy. The weights of the network are initialized by torch.
+    - `level`: each example is perturbed at 2^level points.
+    - `random_state`: the seed or generator of the perturbations, as in scikit-learn. (torch initializes the
+      weights of the network.)
 
-    Other parameters are those of skorch: max_epochs, lr, optimizer, batch_size, callbacks (EarlyStopping,
-    ProgressBar), train_split, verbose; so are `partial_fit`, `save_params` and `history`.
+    Other parameters and methods are those of skorch, such as max_epochs, lr, optimizer, batch_size,
+    callbacks, train_split and verbose; `partial_fit`, `save_params` and `history`.
     """
 
     radius: float
@@ -77,14 +77,14 @@ class _RobustNet:
         super().__init__(module, criterion=criterion or self._criterion, **kwargs)  # type: ignore[call-arg]
 
     def initialized_instance(self, instance_or_cls: Any, kwargs: Any) -> Any:
-        """Copy a module that is given as an instance; skorch makes the others."""
+        """Copy a module that is given as an instance; skorch creates one from a class."""
         made = super().initialized_instance(instance_or_cls, kwargs)  # type: ignore[misc]
         return deepcopy(made) if made is instance_or_cls else made
 
     def check_data(self, X: Any, y: Any) -> None:
-        """Set the number of features before training."""
+        """Set `n_features_in_` before training."""
         super().check_data(X, y)  # type: ignore[misc]
-        width = _features(X)
+        width = _feature_count(X)
         if width is not None:
             self.n_features_in_ = width
 
@@ -98,15 +98,15 @@ class _RobustNet:
         return super().fit_loop(X, y, epochs=epochs, **fit_params)  # type: ignore[misc]
 
     def forward_iter(self, X: Any, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of the network, batch by batch, after a check of the number of features."""
-        width = _features(X)
+        """Check the number of features, and yield the outputs of the network batch by batch."""
+        width = _feature_count(X)
         expected = getattr(self, "n_features_in_", width)
         if width is not None and width != expected:
             raise ValueError(f"X has {width} features; expected {expected}, as in training")
         return super().forward_iter(X, *args, **kwargs)  # type: ignore[misc]
 
     def get_dataset(self, X: Any, y: Any = None) -> Any:
-        """skorch's dataset; data frames become arrays."""
+        """Convert data frames to arrays, and return skorch's dataset."""
         if hasattr(X, "columns"):
             self.columns_ = list(X.columns)
             X = X.to_numpy()
@@ -119,27 +119,25 @@ class _RobustNet:
         parameter = next(self.module_.parameters(), None)  # type: ignore[attr-defined]
         return torch.get_default_dtype() if parameter is None else parameter.dtype
 
-    def _input(self, x: Any) -> Any:
-        """`x` as a tensor; floating-point data in the dtype of the network."""
+    def _to_network_input(self, x: Any) -> Any:
+        """`x` as a tensor; floating-point data are converted to the dtype of the network."""
         x = to_tensor(x, device=self.device)
         return x.to(self._dtype()) if torch.is_tensor(x) and x.is_floating_point() else x
 
     def infer(self, x: Any, **fit_params: Any) -> Any:
         """The outputs of the network, for data of any floating-point dtype."""
-        return super().infer(self._input(x), **fit_params)  # type: ignore[misc]
+        return super().infer(self._to_network_input(x), **fit_params)  # type: ignore[misc]
 
     def initialize(self) -> Any:
-        """Make the network, and the generator of its perturbations."""
+        """Create the network, and the random number generator of the perturbations."""
         super().initialize()  # type: ignore[misc]
         self.rng_ = _as_rng(self.random_state)
         return self
 
     def __getstate__(self) -> Any:
-        """The state without the generator, which restarts from `random_state`."""
-        kept: Any = super().__getstate__()
-        state = dict(kept)
-        state.pop("rng_", None)
-        return state
+        """The state without the random number generator, which restarts from `random_state`."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in dict(state).items() if name != "rng_"}
 
     def __setstate__(self, state: Any) -> None:
         """The inverse of `__getstate__`."""
@@ -147,6 +145,7 @@ class _RobustNet:
         self.rng_ = _as_rng(self.random_state)
 
     def _losses(self, yi: Any) -> Any:
+        """The function losses(z, i) of the network, for examples with targets yi[i] perturbed to z."""
         function: Any = type(self.criterion_)(reduction="none")  # type: ignore[attr-defined]
 
         def losses(z: Any, i: Any) -> Any:
@@ -155,9 +154,9 @@ class _RobustNet:
             if out.ndim == 2 and classes and out.shape[1] != classes:
                 raise ValueError(
                     f"the module returns {out.shape[1]} scores; expected one per class, {classes}; pass "
-                    "classes=[0, 1, ...] if y lacks some"
+                    "classes=[0, 1, ...] if some classes do not occur in y"
                 )
-            return function(out, _aligned(yi[i], out)).reshape(len(z), -1).mean(dim=1)
+            return function(out, _like_predictions(yi[i], out)).reshape(len(z), -1).mean(dim=1)
 
         return losses
 
@@ -165,7 +164,7 @@ class _RobustNet:
         """Compute the robust loss of a batch and its gradient."""
         self._set_training(True)  # type: ignore[attr-defined]
         Xi, yi = unpack_data(batch)
-        Xi, yi = self._input(Xi), to_tensor(yi, device=self.device)
+        Xi, yi = self._to_network_input(Xi), to_tensor(yi, device=self.device)
         scale = self.feature_scale
         if scale is not None:
             scale = by_feature("feature_scale", scale, getattr(self, "columns_", None), Xi.shape[1])
@@ -181,7 +180,7 @@ class _RobustNet:
             return {"loss": loss.detach(), "y_pred": self.infer(Xi)}
 
     def attack(self, X: Any, y: Any, ball: Ball) -> Any:
-        """The points that projected gradient steps find in the ball around each row of X, in float64."""
+        """The adversarial points that `pgm` finds in the ball around each row of X, in float64."""
         self._set_training(False)  # type: ignore[attr-defined]
         labels = np.searchsorted(self.classes_, y) if hasattr(self, "classes_") else np.asarray(y)
         kind = torch.int64 if hasattr(self, "classes_") else self._dtype()
@@ -198,19 +197,19 @@ def _as_rng(random_state: Any) -> Rng:
     return as_rng(random_state)
 
 
-def _features(X: Any) -> int | None:
+def _feature_count(X: Any) -> int | None:
     """The number of features of a data frame or an array (n, d); None for other data, such as images."""
     shape: Any = getattr(X, "shape", ())
     return int(shape[1]) if len(shape) == 2 else None
 
 
 def _writeable(x: Any) -> Any:
-    """`x`, copied if it is a read-only array, which torch does not accept."""
+    """`x`, copied if it is a read-only array, about which torch warns."""
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
 
-def _aligned(y: Any, out: Any) -> Any:
-    """Targets in the shape and dtype of the predictions: (n,) and (n, 1) would broadcast to (n, n)."""
+def _like_predictions(y: Any, out: Any) -> Any:
+    """Targets y in the shape and dtype of predictions `out`: (n,) and (n, 1) would broadcast to (n, n)."""
     if not y.is_floating_point():
         return y
     y = y.to(out.dtype)
@@ -224,7 +223,7 @@ def _aligned(y: Any, out: Any) -> Any:
 class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
     """A torch classifier trained against perturbed features.
 
-    The module returns the logits of the classes; labels are the whole numbers 0, 1, ...
+    The module returns one logit per class; the labels are the whole numbers 0, 1, ...
     """
 
     __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
@@ -260,5 +259,5 @@ class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Any:
         """The unperturbed loss, for validation."""
-        aligned = _aligned(to_tensor(y_true, device=self.device), y_pred)
+        aligned = _like_predictions(to_tensor(y_true, device=self.device), y_pred)
         return super().get_loss(y_pred, aligned, *args, **kwargs)

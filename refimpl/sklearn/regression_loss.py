@@ -1,4 +1,4 @@
-"""The loss by which a regressor is scored: its own, or a given one."""
+"""The loss by which a regressor is scored: a given one, or the loss that it minimizes."""
 
 from __future__ import annotations
 
@@ -15,35 +15,30 @@ from phiball.refimpl.sklearn.base import RobustLinearModel
 
 @dataclass(frozen=True)
 class RegressionLoss:
-    """A loss of predictions.
-
-    - `loss`: a function of the linear predictor: the prediction, or its logarithm for counts.
-    """
+    """A loss of predictions: `loss` of the linear predictor (the prediction, or its log for Poisson)."""
 
     loss: LinearLoss
 
     @property
     def factor(self) -> float:
-        """The factor to scikit-learn's metric of that name: squared error, deviance."""
+        """scikit-learn's metric (squared error, deviance, ...) divided by the loss."""
         return 2.0 if self.loss.name in ("squared", "poisson") else 1.0
 
     def link(self, prediction: Any) -> Any:
-        """The linear predictor of a prediction."""
+        """The linear predictor that belongs to a prediction."""
         return np.log(np.maximum(prediction, 1e-300)) if self.loss.name == "poisson" else prediction
 
     def losses(self, prediction: Any, y: Any) -> Any:
-        """The losses of predictions and targets."""
+        """The loss of each prediction for its target in y."""
         return self.loss.jet(self.link(np.asarray(prediction, dtype=np.float64)), y)[0]
 
 
 def regression_loss(model: Any, loss: LinearLoss | str | None) -> RegressionLoss | None:
-    """The loss of a regressor: `loss`, or the one that it minimizes; None for a classifier."""
+    """The loss of a regressor: `loss` if given, else the one that it minimizes; None for a classifier."""
     if loss is not None:
         found = valid_loss(loss)
         if not isinstance(found, LinearLoss) or "hinge" in found.name or found.name == "logistic":
-            raise ValueError(
-                f"loss is {loss!r}; expected the loss of a regressor: classifiers have their own"
-            )
+            raise ValueError(f"loss is {loss!r}, a loss of classifiers; expected the loss of a regressor")
         if model is not None and is_classifier(model):
             raise ValueError(f"loss is {loss!r}, and the model is a classifier; expected None")
         return RegressionLoss(found)

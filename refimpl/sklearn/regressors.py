@@ -17,7 +17,7 @@ from phiball.refimpl.validation import valid_number
 
 
 class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
-    """A regressor with the loss of `_loss`."""
+    """A regressor; subclasses define its loss by `_loss`, and the ridge by `_ridge`."""
 
     alpha: float
 
@@ -50,25 +50,26 @@ class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[mi
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         found = self._solve(self._loss(), self._ridge(weights), X, y, weights)
-        self._keep([found])
+        self._set_results([found])
         self.coef_, self.intercept_ = found.coef, float(found.intercept)
-        self._warn([found])
+        self._warn_if_inexact([found])
         return self
 
-    def _prediction(self, X: Any) -> Any:
+    def _linear_predictor(self, X: Any) -> Any:
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_ + self.intercept_
 
     def predict(self, X: Any) -> Any:
         """The prediction for each row of X."""
-        return self._prediction(X)
+        return self._linear_predictor(X)
 
 
 class RobustLinearRegression(BaseRobustRegressor):
     """Robust least squares.
 
-    With `radius=0` it is scikit-learn's `Ridge(alpha)`, and with `alpha=0` also `LinearRegression`; then
-    `gap_` is infinite. The loss is half the squared error. Other parameters are those of `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `Ridge(alpha)`, and with `alpha=0` also `LinearRegression`. With
+    `alpha=0`, `gap_` is infinite. The loss is half the squared error. Other parameters are those of
+    `RobustLinearModel`.
     """
 
     def _loss(self) -> LinearLoss | str:
@@ -81,8 +82,8 @@ class RobustLinearRegression(BaseRobustRegressor):
 class RobustQuantileRegressor(BaseRobustRegressor):
     """Robust quantile regression, with the pinball loss of `quantile`.
 
-    With `radius=0` and `alpha=0` it is scikit-learn's `QuantileRegressor(alpha=0)`, whose `alpha` penalizes
-    absolute values; here it penalizes squares. Other parameters are those of `RobustLinearModel`.
+    With `radius=0` and `alpha=0` it is scikit-learn's `QuantileRegressor(alpha=0)`. A positive `alpha`
+    penalizes squares here, and absolute values there. Other parameters are those of `RobustLinearModel`.
     """
 
     quantile: float
@@ -124,7 +125,7 @@ class RobustPoissonRegressor(BaseRobustRegressor):
 
     def predict(self, X: Any) -> Any:
         """The expected count for each row of X."""
-        return np.exp(self._prediction(X))
+        return np.exp(self._linear_predictor(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The fraction of deviance explained, D^2."""

@@ -37,25 +37,25 @@ def robust_scorer(
     n_samples: int = 64,
     rng: int | Rng | None = 0,
 ) -> RobustScorer:
-    """A scorer for `GridSearchCV` and `cross_val_score`: larger is better.
+    """Create a scorer of robustness for `GridSearchCV` and `cross_val_score`; larger is better.
 
     Arguments:
-    - `ball`: how far examples move, in the units of the features that the model, or its pipeline, is given.
-    - `eta`: None scores the worst point of the ball: accuracy for classifiers, minus the mean loss for
-      regressors. A number scores minus the robust risk.
-    - `divergence`: of the robust risk, a name or a `Divergence`.
-    - `feature_scale`: how far each feature moves, in multiples of the radius (d,), such as X.std(axis=0); 0
+    - `ball`: how far examples move, in the units of X as passed to the model or its pipeline.
+    - `eta`: None scores each example at the worst point of its ball: by accuracy for classifiers, by minus
+      the mean loss for regressors. A number scores by minus the robust risk with this price.
+    - `divergence`: the divergence of the robust risk, a name or a `Divergence`.
+    - `feature_scale` (d,): how far each feature moves, in multiples of the radius, such as X.std(axis=0); 0
       fixes it. A Series or a dict is matched by column name; features missing from a dict get 1.
-    - `loss`: of regressors: squared, absolute, poisson, huber or a `LinearLoss` such as quantile_loss(0.9).
-      None uses the loss that the model minimizes, if it is known, and otherwise the squared error.
-    - `n_samples`: points of the ball per example, for nonlinear models.
-    - `rng`: a seed or generator of these points. Every call uses the same points, so that models are compared
-      on equal terms: a generator, or None for fresh entropy, is drawn from once, when the scorer is made.
+    - `loss`: the loss of regressors: squared, absolute, poisson, huber or a `LinearLoss` such as
+      quantile_loss(0.9). None means the loss that the model minimizes if it is known, else the squared error.
+    - `n_samples`: sampled points per example, for nonlinear models.
+    - `rng`: seed or generator of the sampled points. Every call uses the same points, so that models are
+      compared on equal terms: a generator is used once, when the scorer is created.
 
-    Returns a `RobustScorer`, to be called as scorer(model, X, y, sample_weight=None). Scores are exact if
-    predictions are affine in the features, which is checked on the data; the risk only in norm 2. Networks of
-    `RobustClassifier` are attacked by their gradient. For other models the worst sampled point is used, which
-    is optimistic. See refimpl/LINEAR.md.
+    Returns a `RobustScorer`, to be called as scorer(model, X, y, sample_weight=None). For models that are
+    affine in the features, which is checked on the data, worst points are exact, and so are risks in norm 2.
+    Networks of `RobustClassifier` are attacked by gradient steps. For other models the worst of the sampled
+    points is used, so that the score is optimistic. See refimpl/LINEAR.md.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -82,7 +82,7 @@ class RobustScorer:
     rng: int | Rng | None = 0
 
     def __post_init__(self) -> None:
-        """Validate here: in a search, an error in a fold is only a warning."""
+        """Validate the arguments now: in a search, an error in a fold is only a warning."""
         if not isinstance(self.ball, Ball):
             raise TypeError(f"ball is {self.ball!r}; expected a Ball such as Ball(2, 0.5)")
         as_divergence(self.divergence)
@@ -94,10 +94,10 @@ class RobustScorer:
             object.__setattr__(self, "rng", seed)
 
     def __repr__(self) -> str:
-        """The call that makes it: the ball, and parameters other than the defaults."""
+        """The call that creates the scorer, with arguments that differ from the defaults."""
         given = [(f.name, getattr(self, f.name)) for f in fields(self)[1:]]
         more = [
-            f"{name}={_shown(value)}"
+            f"{name}={_short_repr(value)}"
             for (name, value), f in zip(given, fields(self)[1:], strict=True)
             if value is not f.default
         ]
@@ -108,7 +108,7 @@ class RobustScorer:
         return True
 
     def __call__(self, model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The score of a fitted model, the weighted mean over examples."""
+        """The score of a fitted model: the weighted mean over the examples."""
         as_input, columns, y = input_converter(X), getattr(X, "columns", None), np.asarray(y)
         X = as_float_matrix(X)
         w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -134,7 +134,7 @@ class RobustScorer:
             if ball.clip is not None:
                 raise ValueError(
                     f"ball is {self.ball!r}; expected a ball without clip: the worst point of a linear model "
-                    "is known in the whole ball only"
+                    "in a clipped ball is not known"
                 )
             return float(np.average(_worst_affine(scored, affine, ball), weights=w))
         worst = scored.attack_points(ball)
@@ -147,8 +147,8 @@ class RobustScorer:
         return -loss.factor * float(np.average(losses_there, weights=w))
 
 
-def _shown(value: Any) -> str:
-    """A parameter in a repr: divergences by name, arrays by length."""
+def _short_repr(value: Any) -> str:
+    """A short repr: the name of a divergence, the length of an array."""
     if isinstance(value, Divergence):
         return value.name
     if hasattr(value, "__len__") and not isinstance(value, (str, dict)):
@@ -157,18 +157,18 @@ def _shown(value: Any) -> str:
 
 
 def _worst_affine(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> Any:
-    """Correctness of each row (classifier) or minus its loss (regressor) at the worst point of its ball."""
+    """For each row, at its worst point: whether it is classified correctly, or minus a regressor's loss."""
     loss = scored.loss
     if loss is None:
         return right_in_ball(scored, outputs, ball)
     reach = ball.radius * float(ball.dual_norm(outputs.slopes)[0])
-    # A convex loss is largest at an end.
+    # A convex loss is largest at an end of the range of predictions.
     ends = [loss.loss.jet(outputs.values[:, 0] + s * reach, scored.y)[0] for s in (-1, 1)]
     return -loss.factor * np.maximum(*ends)
 
 
 def _losses(scored: ScoredModel) -> Callable[[Any, Any], Any]:
-    """loss(x, i): of a regressor's predictions, the log loss of probabilities, or the hinge loss."""
+    """The function loss(x, i) of a model: the regression loss, the log loss or else the hinge loss."""
     model, as_input, loss = scored.model, scored.as_input, scored.loss
     if loss is not None:
 

@@ -1,4 +1,4 @@
-"""The paper's theory as functions: regularization effects, generalization bounds, plans for SGD."""
+"""The paper's theory as functions: regularization effects, generalization bounds, settings for SGD."""
 
 from phiball.refimpl.theory.generalization import (
     Certificate,

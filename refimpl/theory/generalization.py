@@ -5,9 +5,10 @@ With probability 1 - delta over n independent data points, for all parameters at
     R_adv <= R_adv on the sample + 3 sqrt(log(2/delta)/n)
              + inf over alpha of (8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps),
 
-for losses in [0, 1], such as `ramp_loss`. N(eps) is the covering number of the losses of perturbed points in
-the supremum norm over the data and the ball; the covering number of the robust losses is not larger (claim
-I1). A bound of 1 or more is `vacuous`. Only x is perturbed, in an linf ball; labels are not.
+for losses in [0, 1], such as `ramp_loss`. N(eps) is the covering number of the losses as functions of
+perturbed points, in the supremum norm over the data and the ball. The covering number of the robust losses is
+not larger (claim I1). A bound of 1 or more is `vacuous`. Only x is perturbed, in an linf ball; labels are
+not.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import check_array, valid_count, valid_number
 
-_TINY = 2.0**-1000  # below it alpha counts as 0
-_NEGLIGIBLE = 60.0  # integrals over [0, 1] start at exp(-60)
+_TINY = 2.0**-1000  # a smaller alpha counts as 0
+_NEGLIGIBLE = 60.0  # integrals from 0 to 1 start at exp(-60) instead
 
 
 @dataclass(frozen=True)
 class CoveringBound:
     """The three terms of the bound on the population risk minus the sample risk, and the best alpha.
 
-    - `alpha`: where the infimum is attained; 0 if it is the limit alpha -> 0.
+    - `alpha`: where the infimum is attained; 0 if it is attained in the limit alpha -> 0.
     - `approximation`: 8 alpha.
     - `complexity`: (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps.
     - `confidence`: 3 sqrt(log(2/delta)/n).
@@ -59,9 +60,10 @@ class CoveringBound:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A bound on the population risk R_adv: `value` = `risk` + `bound.total`, at confidence 1 - delta.
+    """A bound on the population risk R_adv, valid with probability 1 - delta.
 
-    `risk` is the sample risk, taken as exact; the error of an estimate is not included.
+    - `risk`: the sample risk. Its estimation error is not included in the bound.
+    - `bound`: the `CoveringBound`; `value`: the bound on R_adv, `risk` + `bound.total`.
     """
 
     risk: float
@@ -76,7 +78,7 @@ class Certificate:
 
 
 def covering_bound(n: int, delta: float, log_covering: Callable[[float], float]) -> CoveringBound:
-    r"""Bound the risk minus its value on n points, from the covering numbers of a class of losses in [0, 1].
+    r"""Bound population risk minus sample risk, from covering numbers of a class of losses in [0, 1].
 
     $$3 \sqrt{\frac{\log(2/\delta)}{n}} + \inf_\alpha \Big( 8 \alpha
     + \frac{24}{\sqrt{n}} \int_\alpha^1 \sqrt{\log N(\epsilon)}\, d\epsilon \Big)$$
@@ -85,9 +87,9 @@ def covering_bound(n: int, delta: float, log_covering: Callable[[float], float])
     - `n`: the number of independent data points.
     - `delta`: the probability that the bound fails, in (0, 1).
     - `log_covering`: a function eps -> log N(eps) for 0 < eps <= 1, nonnegative and nonincreasing; for
-      example `lambda eps: log(33)` for a class of 33, or `linear_covering`.
+      example `lambda eps: log(33)` for a class of 33 losses, or `linear_covering`.
 
-    Returns the terms of the bound and their `total`, which is vacuous if it is 1 or more.
+    Returns the terms of the bound and their sum `total`, which is vacuous if it is 1 or more.
 
     Reference: Proposition (cover) of Section 5.
 
@@ -111,7 +113,7 @@ def covering_bound(n: int, delta: float, log_covering: Callable[[float], float])
         return value
 
     alpha = _best_alpha(n, checked)
-    # In log eps, a covering number that is a power of 1/eps is not steep at 0.
+    # Integrate over log eps: if N is a power of 1/eps, the integrand in eps is singular at 0.
     start = log(alpha) if alpha > 0 else -_NEGLIGIBLE
     integral = _integral(lambda u: sqrt(checked(exp(u))) * exp(u), start, 0.0) if start < 0 else 0.0
     return CoveringBound(alpha, 8 * alpha, 24 / sqrt(n) * integral, _confidence(n, delta))
@@ -130,8 +132,8 @@ def linear_covering(
     - `Lambda`, `Psi`: bounds on the Frobenius norm of W and on the Euclidean norm of x.
     - `rho`: the radius of the linf perturbations; `varrho`: the margin of the ramp loss.
 
-    Returns a float. The bound comes from a cover of the ball of all W. Unlike the paper's (see
-    `linear_capacity`) it has no hidden constant, and it grows only with log(1/eps) (claim I5).
+    Returns a float. The bound follows from a cover of the ball of all W. Unlike the paper's bound (see
+    `linear_capacity`), it has no hidden constant, and grows only with log(1/eps) (claim I5).
 
     >>> from functools import partial
     >>> from phiball.theory import covering_bound, linear_covering
@@ -141,8 +143,10 @@ def linear_covering(
     """
     valid_count("K", K, 2)
     valid_number("eps", eps, above=0.0)
-    # A change of W by r in |.|_F moves a logit by r (Psi + sqrt(d) rho), and the loss by 2/varrho of that.
-    return K * d * log1p(4 * _reach(d, Lambda, Psi, rho) / (valid_number("varrho", varrho, above=0.0) * eps))
+    # A change of W by r in |.|_F moves a logit by r (Psi + sqrt(d) rho), and the loss by 2/varrho times that.
+    return (
+        K * d * log1p(4 * _max_logit(d, Lambda, Psi, rho) / (valid_number("varrho", varrho, above=0.0) * eps))
+    )
 
 
 def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
@@ -152,8 +156,8 @@ def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: fl
     - `d`, `Psi`, `rho`, `varrho`: as in `linear_covering`.
     - `Lambda`: a bound on |W|_2,2.
 
-    Returns a float, for `excess_order`. The paper has log N(eps) = O~(A^2/eps^2) for the ramp loss of linear
-    classifiers. Its bound on |W|_1,inf is not used.
+    Returns a float, for `excess_order`. In the paper, log N(eps) = O~(A^2/eps^2) for the ramp loss of linear
+    classifiers. The paper's bound on |W|_1,inf is not used.
 
     Reference: the linear class of Section 5.
 
@@ -161,7 +165,7 @@ def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: fl
     >>> linear_capacity(d=4, Lambda=2.0, Psi=1.0, rho=0.25, varrho=0.5)
     12.0
     """
-    return sqrt(d) * _reach(d, Lambda, Psi, rho) / valid_number("varrho", varrho, above=0.0)
+    return sqrt(d) * _max_logit(d, Lambda, Psi, rho) / valid_number("varrho", varrho, above=0.0)
 
 
 def network_capacity(
@@ -172,12 +176,12 @@ def network_capacity(
     $$A = L \sqrt{d}\, \frac{\Psi + \sqrt{d}\, \rho}{\varrho} \prod_l s_l\, \sqrt{\sum_l a_l^2 / s_l^2}$$
 
     Arguments:
-    - `s`: bounds on the spectral norms of the L weights (for the last layer: the largest norm of a row).
-    - `a`: bounds on their Frobenius norms.
+    - `s`: bounds on the spectral norms of the L weight matrices (for the last: on the norms of its rows).
+    - `a`: bounds on the Frobenius norms of the L weight matrices.
     - `d`, `Psi`, `rho`, `varrho`: as in `linear_covering`.
 
     Returns a float, for `excess_order`. As for `linear_capacity`, log N(eps) = O~(A^2/eps^2). The paper
-    misprints 1/eps (claim I6); its bound is computed with 1/eps^2.
+    prints 1/eps, but computes its bound with 1/eps^2 (claim I6).
 
     Reference: the network class of Section 5.
 
@@ -191,11 +195,11 @@ def network_capacity(
         for value in values:
             valid_number(name, value, above=0.0)
     layers = len(s) * prod(s) * sqrt(sum((a_l / s_l) ** 2 for a_l, s_l in zip(a, s, strict=True)))
-    return layers * sqrt(d) * _reach(d, 1.0, Psi, rho) / valid_number("varrho", varrho, above=0.0)
+    return layers * sqrt(d) * _max_logit(d, 1.0, Psi, rho) / valid_number("varrho", varrho, above=0.0)
 
 
 def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0) -> float:
-    r"""The order of the risk minus its value on n points, $3 \sqrt{\log(2/\delta)/n} + 8/n + c A/\sqrt{n}$.
+    r"""The order of population minus sample risk, $3 \sqrt{\log(2/\delta)/n} + 8/n + c A/\sqrt{n}$.
 
     Arguments:
     - `n`: the number of data points; `delta`: the probability of failure, in (0, 1).
@@ -228,7 +232,7 @@ def regularized_adversarial_risk(
     n_samples: int = 100,
     rng: Any = None,
 ) -> Estimate:
-    """Estimate the robust risk for a loss in [0, 1], as the generalization bounds need it.
+    """Estimate the robust risk of a loss in [0, 1], for `generalization_bound`.
 
     Arguments:
     - `x` (N,) + event: the data points, which are perturbed. Labels are not.
@@ -273,10 +277,10 @@ def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certifica
 
     Arguments:
     - `risk`: the sample risk, a number in [0, 1], for example `value + bias` of
-      `regularized_adversarial_risk`. It is taken as exact: its sampling error is not included.
-    - `bound`: from `covering_bound`.
+      `regularized_adversarial_risk`. Its estimation error is not included in the result.
+    - `bound`: the result of `covering_bound`.
 
-    Returns `risk`, `bound`, and their sum as `value`. A value of 1 or more holds for every classifier.
+    Returns a `Certificate`; its `value` is vacuous if it is 1 or more.
 
     Reference: Proposition (cover) of Section 5.
 
@@ -297,11 +301,11 @@ def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certifica
 
 
 def _best_alpha(n: int, log_covering: Callable[[float], float]) -> float:
-    """The alpha in [0, 1] where 8 - (24/sqrt n) sqrt(log N(alpha)) changes sign; 0 below _TINY."""
+    """The alpha in [0, 1] where 8 - (24/sqrt n) sqrt(log N(alpha)) changes sign; 0 if it is below _TINY."""
     if log_covering(1.0) > n / 9:
         return 1.0
     low = 1.0
-    while log_covering(low) <= n / 9:  # from above, because log N may overflow far below
+    while log_covering(low) <= n / 9:  # search from above, because log N may overflow near 0
         low /= 2
         if low < _TINY:
             return 0.0
@@ -311,12 +315,12 @@ def _best_alpha(n: int, log_covering: Callable[[float], float]) -> float:
     return high
 
 
-# Gauss-Legendre of seven points on [-1, 1]: exact up to degree 13.
+# The Gauss-Legendre rule with seven nodes on [-1, 1], exact for polynomials up to degree 13.
 _NODES = (0.0, 0.4058451513773972, 0.7415311855993945, 0.9491079123427585)
 _WEIGHTS = (0.4179591836734694, 0.3818300505051189, 0.2797053914892766, 0.1294849661688697)
 
 
-def _gauss(f: Callable[[float], float], a: float, b: float) -> float:
+def _gauss_rule(f: Callable[[float], float], a: float, b: float) -> float:
     middle, half = (a + b) / 2, (b - a) / 2
     pairs = zip(_NODES[1:], _WEIGHTS[1:], strict=True)
     ends = sum(w * (f(middle - half * x) + f(middle + half * x)) for x, w in pairs)
@@ -324,16 +328,16 @@ def _gauss(f: Callable[[float], float], a: float, b: float) -> float:
 
 
 def _integral(f: Callable[[float], float], a: float, b: float) -> float:
-    """Integrate f >= 0, by halving [a, b] until a rule and its halves agree to 1e-12 of the total."""
+    """Integrate f >= 0: halve intervals until the rule agrees with its two halves to 1e-12 of the total."""
     panels = max(1, round(b - a))
     ends = [a + (b - a) * k / panels for k in range(panels + 1)]
-    todo = [(left, right, _gauss(f, left, right)) for left, right in pairwise(ends)]
+    todo = [(left, right, _gauss_rule(f, left, right)) for left, right in pairwise(ends)]
     done, scale = 0.0, sum(value for _, _, value in todo)
     while todo:
         left, right, whole = todo.pop()
         middle = (left + right) / 2
-        halves = _gauss(f, left, middle), _gauss(f, middle, right)
-        # At a jump, stop at a negligible width.
+        halves = _gauss_rule(f, left, middle), _gauss_rule(f, middle, right)
+        # At a jump of f they never agree: stop at a negligible width.
         if abs(sum(halves) - whole) <= 1e-12 * scale or right - left < 1e-12:
             done += sum(halves)
         else:
@@ -345,8 +349,8 @@ def _confidence(n: int, delta: float) -> float:
     return 3 * sqrt(log(2 / delta) / n)
 
 
-def _reach(d: int, Lambda: float, Psi: float, rho: float) -> float:
-    """Lambda (Psi + sqrt(d) rho), the largest logit on the linf ball around |x|_2 <= Psi."""
+def _max_logit(d: int, Lambda: float, Psi: float, rho: float) -> float:
+    """Lambda (Psi + sqrt(d) rho): the largest logit on the linf ball around an x with |x|_2 <= Psi."""
     valid_count("d", d, 1)
     rho = valid_number("rho", rho, least=0.0)
     return valid_number("Lambda", Lambda, above=0.0) * (valid_number("Psi", Psi, above=0.0) + sqrt(d) * rho)

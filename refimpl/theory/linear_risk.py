@@ -1,7 +1,7 @@
-"""The risk of a linear function on a Euclidean ball: a problem in one variable.
+"""The robust risk of a linear function on a Euclidean ball: a problem in one variable.
 
-For b uniform on the unit ball of R^d, g.b = |g| x with x of density proportional to (1 - x^2)^((d-1)/2) on
-[-1, 1]. So with t = rho |g|/eta the risk of g.b on the ball of radius rho is eta h(t),
+For b uniform on the unit ball of R^d, g.b = |g| x, where x has a density proportional to (1 - x^2)^((d-1)/2)
+on [-1, 1]. So the risk of g.b on the ball of radius rho is eta h(t) with t = rho |g|/eta and
 
     h(t) = min over s of  -s + E phi*(s + t x),      h'(t) = E[x phi*'(s + t x)].
 """
@@ -14,20 +14,20 @@ from typing import Any
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
 
-_STEP = 1 / 32  # of the trapezoidal rule, exact to rounding except for steep integrands
+_STEP = 1 / 32  # step of the trapezoidal rule, which is exact to rounding except for steep integrands
 _DISTANCES = [(u, exp(u - exp(-u))) for u in (_STEP * k for k in range(-115, 119))]  # 1e-17 to 40
-_NARROW = 0.4  # largest mass on one node: a normal peak with nodes one deviation apart, an error of 3e-9
-_MISSED = 1e-9  # error of the mass beyond which no multiplier was found, as for f/eta beyond 1e140
-_MET = 1e-13  # tolerance of the mass: the value depends on the square of the multiplier's error
+_NARROW = 0.4  # largest probability of one node: that of a normal peak that is integrated to 3e-9
+_MISSED = 1e-9  # with a larger error of the total probability the search for s failed, as for t above 1e140
+_MET = 1e-13  # tolerance of the total probability: an error of s enters the value squared
 
 
 def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]:
-    """(h(t), h'(t)) for t >= 0 of shape (N,) in float64, and a ball in dimension d; h'(0) is set to 0.
+    """(h(t), h'(t)), both (N,), for t >= 0 (N,) in float64 and a ball in dimension d; h'(0) is set to 0.
 
-    x = tanh v turns the density into cosh(v)^-(d+1), a bell curve on the line. The line is cut where phi*'
-    becomes positive, and both halves are integrated by the double exponential rule, whose nodes are dense at
-    the cut. A kink of phi* away from `slope0` reduces the accuracy. Where phi* grows exponentially, the
-    worst-case distribution may be a narrow peak far from the cut; ValueError is raised if the nodes miss it.
+    Substituting x = tanh v turns the density into cosh(v)^-(d+1), a bell curve on the line. The line is cut
+    where phi*' becomes positive, and a double exponential rule, whose nodes are dense at the cut, integrates
+    both sides. A kink of phi* elsewhere reduces the accuracy. If phi* grows exponentially, the worst-case
+    distribution may be a narrow peak far from the cut; ValueError is raised if it falls between the nodes.
 
     >>> import numpy as np
     >>> from phiball import QUADRATIC
@@ -40,14 +40,15 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
     c = centred(divergence)
     distribution = _Distribution(t, d, c)
     with ignore_float_warnings():
-        # sigma = (max f - mu)/eta: the bracket of the corrected Algorithm 2, and mu >= max f - eta phi'(inf).
+        # Find sigma = s + t = (max f - mu)/eta in the bracket of the corrected Algorithm 2, where also
+        # mu >= max f - eta phi'(inf).
         low, high = xp.zeros_like(t), xp.where(2 * t < c.recession, 2 * t, xp.full_like(t, c.recession))
         lack, surplus = distribution.surplus(low), distribution.surplus(high)
-        # If the mass of the density is below one at the upper end, the rest is an atom at the maximum.
+        # If the total probability is below one even at the upper end, the rest is an atom at the maximum.
         sigma, done = high, surplus <= 0
         was_below = done
         for step in range(200):
-            # False position (Illinois), with a bisection every fourth step against slow convergence.
+            # False position (Illinois method), with a bisection in every fourth step.
             middle = low + (high - low) / 2
             chord = high - (high - low) * (surplus / (surplus - lack))
             use = (chord > low) & (chord < high) & (step % 4 < 3)
@@ -66,7 +67,7 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
 
 
 class _Distribution:
-    """The distribution of x and integrals against it, with one t per row."""
+    """The distribution of x, and expectations under it, with one t per row."""
 
     def __init__(self, t: Array, d: int, c: Divergence) -> None:
         xp = array_namespace(t)
@@ -83,26 +84,26 @@ class _Distribution:
         return xp.exp(-(self.d + 1) / 2 * xp.log1p(xp.sinh(v) ** 2))
 
     def nodes(self, sigma: Array) -> tuple[Array, Array, Array]:
-        """(y, p, cut): 1 - x and its probabilities (N, n), and whether the line is cut at a kink (N,)."""
+        """Nodes y = 1 - x (N, n) with probabilities p (N, n), and whether the line is cut at a kink (N,)."""
         xp, c = self.xp, self.c
         t = xp.where(self.t > 0, self.t, xp.full_like(self.t, 1e-300))
         y = xp.clip((sigma - c.slope0) / t, 1e-250, 2.0)
         v = xp.log((2 - y) / y) / 2
-        # Twelve deviations below the mean the mass is negligible, and the line is cut at the mean.
+        # A kink over twelve deviations below the mean is negligible: then cut the line at the mean.
         cut = v > -12 / sqrt(self.d + 1)
         v = xp.where(cut, v, xp.zeros_like(v))[:, None] + self.offsets
         v = xp.clip(v, -300.0, 300.0)
         return 2 / (1 + xp.exp(2 * v)), self.widths * self._bell(v) / self.total, cut
 
     def density(self, sigma: Array, y: Array, p: Array) -> tuple[Array, Array]:
-        """(w, q): the argument of phi*, and the worst-case probabilities, at x = 1 - y."""
+        """The argument w = s + t x of phi* and the worst-case probabilities q at the nodes, both (N, n)."""
         xp = self.xp
         w = sigma[:, None] - self.t[:, None] * y
         zeta = self.c.dconj(w)
         return w, xp.where(self.proper(p, zeta), p * zeta, xp.zeros_like(p))
 
     def proper(self, p: Array, value: Array) -> Array:
-        """Where p > 0, and rounding has not moved w to the pole of phi*."""
+        """Where p > 0, and `value` is not infinite because rounding moved w to the pole of phi*."""
         return (p > 0) & ((value < self.xp.inf) | (self.c.recession == self.xp.inf))
 
     def surplus(self, sigma: Array) -> Array:
@@ -112,11 +113,11 @@ class _Distribution:
         return self.xp.sum(q, axis=-1) - 1
 
     def value_and_mean(self, sigma: Array) -> tuple[Array, Array]:
-        """-s + E phi*(s + t x), and the mean of x under the worst-case distribution."""
+        """(h, h'): -s + E phi*(s + t x), and the mean of x under the worst-case distribution."""
         xp, c = self.xp, self.c
         y, p, cut = self.nodes(sigma)
         w, q = self.density(sigma, y, p)
-        # Below the cut phi* is constant, so the nodes there need not resolve the bell curve.
+        # Subtract the value of phi* below the cut, where it is constant: nodes there contribute nothing.
         zero = xp.zeros_like(sigma)
         below = c.conj(xp.full_like(sigma, c.slope0)) if c.slope0 > -xp.inf else zero
         below = xp.where(cut, below, zero)

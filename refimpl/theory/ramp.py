@@ -1,4 +1,4 @@
-"""The ramp loss of Section 5: a loss in [0, 1] of the margin of a classifier."""
+"""The ramp loss of Section 5, a function of a classifier's margin with values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from phiball.refimpl.validation import check_array, check_same_array_type, valid
 
 
 def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
-    r"""The ramp loss: $1 - M/\varrho$ clipped to [0, 1], of the margin $M = t_y - \max_{y' \ne y} t_{y'}$.
+    r"""The ramp loss: $1 - M/\varrho$ clipped to [0, 1], with the margin $M = t_y - \max_{y' \ne y} t_{y'}$.
 
     Arguments:
     - `logits` (..., K): t, for K >= 2 classes.
     - `labels` (...): y, whole numbers from 0 to K - 1 (the paper counts from 1).
-    - `varrho`: the margin, a positive number.
+    - `varrho`: the margin from which the loss is 0, a positive number.
 
-    Returns losses (...) in [0, 1], which are 2/varrho-Lipschitz in the largest change of a logit. With torch
-    they are differentiable almost everywhere. The gradient is 0 where M < 0, at a misclassified point, and
-    where M > varrho.
+    Returns losses (...) in [0, 1]. They are Lipschitz in the logits, in the maximum norm, with constant
+    2/varrho. torch can differentiate them almost everywhere; the gradient is 0 for M < 0 and M > varrho.
 
     Reference: Eq. (rmap) of Section 5.
 
@@ -40,10 +39,10 @@ def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
     if tuple(labels.shape) != tuple(logits.shape[:-1]):
         raise ValueError(f"labels has shape {tuple(labels.shape)}; expected {tuple(logits.shape[:-1])}")
     if not xp.all((labels >= 0) & (labels < K)):
-        raise ValueError(f"labels leaves 0, ..., {K - 1}; expected the index of a logit")
+        raise ValueError(f"labels has entries outside 0, ..., {K - 1}; expected the index of a logit")
     varrho = valid_number("varrho", varrho, above=0.0)
     mine = xp.astype(labels, xp.int64)[..., None] == xp.arange(K, dtype=xp.int64, device=device(logits))
-    # Sums and maxima over masks rather than an index: the standard has no gather with a gradient for all.
+    # Masks instead of indexing: the Array API standard has no gather that is differentiable in all libraries.
     own = xp.sum(xp.where(mine, logits, xp.zeros_like(logits)), axis=-1)
     best_other = xp.max(xp.where(mine, xp.full_like(logits, -inf), logits), axis=-1)
     return xp.clip(1 - (own - best_other) / varrho, 0.0, 1.0)

@@ -1,10 +1,11 @@
-"""The regularizers of Section 4: the increase of the loss by robustness, to first order.
+"""The regularizers of Section 4: first-order approximations of the robust risk minus the plain loss.
 
     E_z [ R(f; z) - f(z) ]  ~  E_z [ inf over mu of  mu + eta E_b phi*((g.b - mu)/eta) ],      g = grad f(z),
 
 where b is uniform on the ball of radius rho around 0. Every function takes gradients g (N,) + event and
-returns one value per data point; the paper's regularizer is their mean. With torch, a model can be trained on
-gradients g = `phiball.backends.input_gradient(loss, x, i, create_graph=True)`:
+returns one value per data point; the paper's regularizer is the mean of these values. With torch and
+gradients g = `phiball.backends.input_gradient(loss, x, i, create_graph=True)`, a model can be trained with a
+regularizer:
 
     (loss(x, i) + surrogate(g, ball, eta, ENTROPIC)).mean().backward()
 
@@ -29,7 +30,7 @@ from phiball.refimpl.validation import broadcasts, check_array, valid_count, val
 
 
 def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = "entropic") -> Array:
-    r"""The exact increase of the risk of the linearized loss over $f(z)$.
+    r"""The robust risk of the linearized loss minus $f(z)$.
 
     $$\inf_\mu \mu + \eta\, \mathbb{E}_b\Big[\phi^*\Big(\frac{g^\top b - \mu}{\eta}\Big)\Big],
     \qquad b \text{ uniform on the ball}$$
@@ -40,13 +41,13 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Diverg
     - `eta`: a positive number, or an array that broadcasts to (N,).
     - `divergence`: phi or its name.
 
-    Returns an array (N,), one value per data point. The exact value is known for
-    - the entropic phi and norm 1, 2 or inf: eta log E exp(g.b/eta), which torch can differentiate twice;
-    - every phi with norm 2, and any norm for d = 1: a problem in one variable, which torch can differentiate
-      once, with gradient E_worst[b];
-    - the quadratic phi and any norm, if rho ||g||_* <= eta for all gradients: it is then `r3` (claim H7).
+    Returns an array (N,), one value per data point. It can be computed for
+    - the entropic phi and norm 1, 2 or inf, as eta log E exp(g.b/eta); torch can differentiate it twice;
+    - every phi with norm 2, or with any norm if d = 1, by a problem in one variable; torch can differentiate
+      it once, and the gradient is the mean of b under the worst-case distribution;
+    - the quadratic phi with any norm, as `r3`, if rho ||g||_* <= eta for all gradients (claim H7).
 
-    In other cases ValueError is raised; `surrogate_estimate` samples the ball instead.
+    In other cases ValueError is raised: use `surrogate_estimate`, which samples the ball.
 
     Reference: Eq. (surrogate) of Section 4, before the expectation over z.
 
@@ -60,7 +61,7 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: str | Diverg
     [0.16666667 0.61438192]
     """
     _valid_ball(ball)
-    eta = _problem(g, ball, eta)
+    eta = _valid_problem(g, ball, eta)
     divergence = as_divergence(divergence)
     xp = array_namespace(g)
     event_ndim = g.ndim - 1
@@ -97,14 +98,14 @@ def surrogate_estimate(
     """Estimate the `surrogate` from sampled perturbations, for every reference distribution and divergence.
 
     Arguments:
-    - `reference`: any distribution with a `sample`, for example a `Ball` or a `Gaussian`.
-    - `n_samples`: the number of perturbations drawn.
-    - `rng`: a seed, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
+    - `reference`: any distribution with a method `sample`, for example a `Ball` or a `Gaussian`.
+    - `n_samples`: the number of sampled perturbations per data point.
+    - `rng`: a seed, a generator of NumPy or torch, an `Rng`, or None.
     - The other arguments are as in `surrogate`.
 
     Returns an array (N,), which torch can differentiate once. It is biased low, because samples miss the
-    extreme points of the ball: by O(1/n_samples) for a smooth phi, but severely in high dimension with a
-    small eta.
+    extreme points of the ball. The bias is O(1/n_samples) for a smooth phi, but large in high dimension with
+    a small eta.
 
     Reference: Eq. (surrogate) of Section 4.
 
@@ -118,7 +119,7 @@ def surrogate_estimate(
     """
     check_reference(reference)
     divergence, rng = as_divergence(divergence), as_rng(rng)
-    eta = _problem(g, reference, eta)
+    eta = _valid_problem(g, reference, eta)
     valid_count("n_samples", n_samples, 1)
     xp = array_namespace(g)
     b = reference.sample(xp.zeros_like(detach(g)), n_samples, rng=rng, event_ndim=g.ndim - 1)
@@ -128,7 +129,7 @@ def surrogate_estimate(
 
 
 def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic") -> Array:
-    r"""The limit of the regularizer for $\rho/\eta \to C$: $\rho$ times a certainty equivalent of $g^\top b$.
+    r"""The limit of the regularizer for $\rho/\eta \to C$: $\rho$ times a risk measure of $g^\top b$.
 
     $$\rho\, S_{1/C}(g^\top b), \qquad
     S_{1/C}(X) = \inf_\mu \mu + \frac{1}{C} \mathbb{E}[\phi^*(C (X - \mu))],
@@ -138,8 +139,8 @@ def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic"
     - `C`: a positive number.
     - The other arguments are as in `surrogate`.
 
-    Returns an array (N,), the `surrogate` at eta = rho/C. It increases with C. r1/r2 -> 1 as
-    C -> infinity, and r1/r3 -> 1 as C -> 0, with r3 at eta = rho/C (claim H9).
+    Returns an array (N,), the `surrogate` at eta = rho/C. It increases with C. Its ratio to r2 tends to 1 as
+    C -> infinity, and its ratio to r3 at eta = rho/C tends to 1 as C -> 0 (claim H9).
 
     Reference: Eq. (R:1) of Section 4, before the expectation.
 
@@ -155,7 +156,7 @@ def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic"
 
 
 def r2(g: Array, ball: Ball) -> Array:
-    r"""The limit of the regularizer for $\rho/\eta \to \infty$: the variation $\rho \Vert g \Vert_*$.
+    r"""The limit of the regularizer for $\rho/\eta \to \infty$: the dual norm $\rho \Vert g \Vert_*$.
 
     Arguments:
     - `g` (N,) + event: the gradient of the loss at each data point.
@@ -173,22 +174,21 @@ def r2(g: Array, ball: Ball) -> Array:
     [2.5]
     """
     _valid_ball(ball)
-    _problem(g, ball, 1.0)
+    _valid_problem(g, ball, 1.0)
     with ignore_float_warnings():
         return ball.radius * ball.dual_norm(g, event_ndim=g.ndim - 1)
 
 
 def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = "entropic") -> Array:
-    r"""The limit of the regularizer for $\rho/\eta \to 0$: the variance of $g^\top b$, scaled.
+    r"""The limit of the regularizer for $\rho/\eta \to 0$: a multiple of the variance of $g^\top b$.
 
     $$\frac{\operatorname{Var}_b[g^\top b]}{2 \eta\, \phi''(1)}, \qquad b \text{ uniform on the ball}$$
 
-    Arguments:
-    - as in `surrogate`; phi needs a second derivative phi''(1) > 0, its `curvature1`.
+    The arguments are as in `surrogate`; phi needs a second derivative phi''(1) > 0, its `curvature1`.
 
-    Returns an array (N,). b lies in the ball of radius rho, which includes the paper's factor rho^2. For the
-    quadratic phi it equals the surrogate if and only if rho ||g||_* <= eta (claim H7). For the entropic phi
-    in linf the surrogate is lower by (rho^4/eta^3) sum g_j^4/180 and smaller terms (claim H8).
+    Returns an array (N,). As b lies in the ball of radius rho, the variance includes the paper's factor
+    rho^2. For the quadratic phi, r3 equals the surrogate if and only if rho ||g||_* <= eta (claim H7). For
+    the entropic phi in linf, surrogate = r3 - (rho^4/eta^3) sum g_j^4/180 + smaller terms (claim H8).
 
     Reference: Eq. (R:3) of Section 4, before the expectation.
 
@@ -199,7 +199,7 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = 
     [0.3125]
     """
     _valid_ball(ball)
-    eta = _problem(g, ball, eta)
+    eta = _valid_problem(g, ball, eta)
     divergence = as_divergence(divergence)
     if not 0 < divergence.curvature1 < inf:
         raise ValueError(
@@ -211,7 +211,7 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = 
 
 
 def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -> Array:
-    """eta h(rho ||g||_*/eta), whose gradient in g is E_worst[b] = h' times the steepest b."""
+    """eta h(rho ||g||_*/eta) with h of linear_risk.py; the gradient in g is h' times the steepest b."""
     xp = array_namespace(g)
     fixed, event_ndim = detach(g), g.ndim - 1
     with ignore_float_warnings():
@@ -225,15 +225,15 @@ def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -
         return value
     mean = xp.reshape(ball.steepest(fixed, event_ndim=event_ndim), (g.shape[0], -1))
     mean = xp.astype(slope, g.dtype, copy=False)[:, None] * mean
-    return value + xp.sum(mean * xp.reshape(g - fixed, (g.shape[0], -1)), axis=-1)  # adds 0
+    return value + xp.sum(mean * xp.reshape(g - fixed, (g.shape[0], -1)), axis=-1)  # adds 0, with a gradient
 
 
-def _problem(g: Array, distribution: Distribution, eta: float | Array) -> Array:
-    """eta as an array (N,), after validation of g, the distribution and eta."""
+def _valid_problem(g: Array, distribution: Distribution, eta: float | Array) -> Array:
+    """Validate g, the distribution and eta; return eta as an array (N,)."""
     _valid_gradients(g)
     if getattr(distribution, "clip", None) is not None:
         raise ValueError(
-            f"ball is {distribution!r}; expected no clip, because gradients do not locate the box"
+            f"ball is {distribution!r}; expected no clip, because gradients do not determine the data points"
         )
     shape = tuple(getattr(eta, "shape", ()))
     if not broadcasts(shape, (g.shape[0],)):

@@ -1,4 +1,4 @@
-"""A check that a loss takes the labels of its points by their index."""
+"""`check_loss`, which checks that a loss looks up the label of each point by its index."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import check_finite
 
-# Relative to the largest loss: points in another order are rounded differently, by one or two percent for
-# models in half precision.
-_ROUNDING, _REPEATABLE = 3e-2, 1e-3
+# Tolerances relative to the largest loss. In another order, points are rounded differently: by one or two
+# percent for models in half precision.
+_REORDER_TOL, _REPEAT_TOL = 3e-2, 1e-3
 
 
 def check_loss(loss: Loss, x: Array) -> None:
-    """Raise if loss(x, i) does not take the label of each point by its index.
+    """Raise unless loss(x, i) uses the label y[i] for each point.
 
     Arguments:
     - `loss`: a function loss(x, i). Switch its model to evaluation mode first.
     - `x` (N,) + event: at least two data points, with different labels.
 
-    The loss is called with the points in their order and in another one, without a gradient. With labels
-    y[i], only the order of the losses changes.
+    The loss is evaluated at the points in two different orders, without a gradient. A loss that uses y[i]
+    returns the same losses, in the other order.
 
     >>> import numpy as np
     >>> from phiball.training import check_loss
@@ -41,16 +41,16 @@ def check_loss(loss: Loss, x: Array) -> None:
         first, again = (evaluate(loss, x, i, half=True) for _ in range(2))
         moved = evaluate(loss, xp.take(x, order, axis=0), xp.take(i, order, axis=0), half=True)
     check_finite("loss(x, i)", first)
-    if _differ(first, again, _REPEATABLE):
+    if _differ(first, again, _REPEAT_TOL):
         raise ValueError(
             "loss(x, i) differs between two calls at the same points: switch the model to evaluation mode"
         )
-    if _differ(xp.take(first, order, axis=0), moved, _ROUNDING):
+    if _differ(xp.take(first, order, axis=0), moved, _REORDER_TOL):
         raise ValueError(
             "loss(x, i) depends on the order of its points; expected labels y[i], never y itself"
         )
 
 
-def _differ(f: Array, g: Array, share: float) -> bool:
-    """Whether two vectors of losses differ by more than a share of the largest."""
-    return not largest(f - g) <= share * largest(f)
+def _differ(f: Array, g: Array, tol: float) -> bool:
+    """Whether two vectors of losses differ by more than `tol` times the largest loss."""
+    return not largest(f - g) <= tol * largest(f)

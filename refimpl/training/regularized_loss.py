@@ -1,9 +1,9 @@
-"""The regularised adversarial risk of a batch, as a training loss with the gradient of an estimator.
+"""The regularized adversarial risk of a batch, as a training loss whose gradient is an estimator.
 
     F(theta) = E_z R(theta; z),  R(theta; z) = inf over mu of  mu + eta E_nu_z[ phi*((f_theta - mu)/eta) ]
 
-A call takes one forward pass over the perturbed points of all data points at all levels, and solves the inner
-problems on the losses. One backward pass then gives sum_i w_i grad f(z'_i), which is the estimator.
+A call evaluates the model once at the perturbed points of all data points, and solves the inner problem of
+each data point. One backward pass then gives the estimator sum_i w_i grad f(z'_i), with signed weights w.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from phiball.refimpl.sampling.weights import solve_draws
 from phiball.refimpl.types import Distribution, Estimator, Loss, Proposal
 from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_number
 
-_GRADIENTS = 256  # gradients in theta that `RegularizedLoss.gradient` holds at a time
+_GRADIENT_CHUNK = 256  # gradients that `RegularizedLoss.gradient` has in memory at a time
 
 
 @dataclass(frozen=True)
 class SignedPoints:
-    """An estimate of the risk of a batch, as weights on perturbed points.
+    """An estimate of the risk of a batch: M perturbed points with signed weights.
 
     - `points` (M,) + event: the perturbed points.
-    - `index` (M,): the data point that each comes from.
+    - `index` (M,): the data point that each belongs to.
     - `losses` (M,): the losses at the points.
     - `weights` (M,): signed weights; the gradient is sum_i weights_i grad f(points_i).
     - `log_weights` (M,): the log of the reference density over the sampling density.
-    - `value` (): the estimate of the risk, whose expectation is that of F^L.
+    - `value` (): the estimate of the risk.
     """
 
     points: Array
@@ -64,22 +64,22 @@ class SignedPoints:
 
 @dataclass(frozen=True)
 class RegularizedLoss:
-    r"""The regularised adversarial risk of a batch: the loss that a model is trained with.
+    r"""A training loss: the regularized adversarial risk of a batch.
 
     $$F(\theta) = \mathbb{E}_z \Big[ \inf_\mu \mu
     + \eta\, \mathbb{E}_{\nu_z} [\phi^*((f_\theta - \mu)/\eta)] \Big]$$
 
     Arguments:
     - `reference`: the reference distribution, for example `Ball(2, 0.45)`.
-    - `eta`: the weight of the divergence, a positive number in the units of the loss.
+    - `eta`: the price of the divergence, a positive number in the units of the loss.
     - `divergence`: phi, or its name, by default "entropic".
-    - `estimator`: `RTMLMC(level)` or `SG(level)`, by default `SG(2)`, four points per data point.
+    - `estimator`: `RTMLMC(level)` or `SG(level)`; by default `SG(2)`, with four points per data point.
     - `proposal`: how perturbations are drawn, `Uniform()` or `Tilted()`.
 
-    Call it as objective(model, x, y), with data x (N,) + event and labels or targets y, or as
-    objective(loss, x), where loss(x', i) returns the losses of perturbed points x' (M,) + event, and i (M,)
-    is the data point that each comes from. The result is a scalar: its value estimates the risk, its gradient
-    is the estimator. Weights are treated as constants, which is exact for first derivatives.
+    Call it as objective(model, x, y), with data points x (N,) + event and labels or targets y (N, ...), or as
+    objective(loss, x), where loss(x', i) returns the losses (M,) of perturbed points x' (M,) + event that
+    belong to the data points i (M,). The result is a scalar: its value estimates the risk, its gradient is
+    the estimator. The weights are treated as constants, which is exact for first derivatives.
 
     refimpl/TRAINING.md covers second derivatives, half precision and training without torch.
 
@@ -131,15 +131,15 @@ class RegularizedLoss:
         - `x` (N,) + event: the data points.
         - `y` (N, ...): their labels or targets.
         - `rng`: an integer, a generator, an `Rng`, or None for fresh entropy.
-        - `loss`: a function loss(outputs, y) of one loss per example, see `pointwise_loss`; None takes
-          cross-entropy for integer labels and the squared error for floating-point targets.
+        - `loss`: a function loss(outputs, y) that returns one loss per example. None uses the cross-entropy
+          for integer labels, and the squared error for floating-point targets.
         """
         function, x, draws = self._draw(as_loss(model, x, y, loss), x, as_rng(rng))
         points = concat_draws(list(draws))
         losses = evaluate(function, points.points, points.index, half=True)
         value, weights = self._solve(detach(losses), points, x.shape[0])
         linear = weighted_sum(weights, losses)
-        return value + (linear - detach(linear))  # adds 0, with the gradient of the estimator
+        return value + (linear - detach(linear))  # adds 0, to attach the gradient
 
     def points(
         self,
@@ -152,7 +152,7 @@ class RegularizedLoss:
     ) -> SignedPoints:
         """Return the perturbed points behind the estimate, with their losses and signed weights.
 
-        The arguments are those of the call objective(model, x, y).
+        The arguments are those of objective(model, x, y).
         """
         function, data, draws = self._draw(as_loss(model, x, y, loss), x, as_rng(rng))
         found = concat_draws(list(draws))
@@ -172,24 +172,24 @@ class RegularizedLoss:
         *,
         rng: Any = None,
     ) -> Array:
-        """Estimate the gradient in theta from functions, without automatic differentiation.
+        """Estimate the gradient in theta without automatic differentiation.
 
         Arguments:
         - `theta`: the parameters, an array of any shape.
         - `loss`: a function loss(theta, x', i) that returns losses (M,).
-        - `gradient`: a function gradient(theta, x', i) that returns their gradients in theta, of shape
-          (M,) + theta.shape.
-        - `x` (N,) + event: the data points; `rng` as in the call.
+        - `gradient`: a function gradient(theta, x', i) that returns the gradients of the losses in theta, of
+          shape (M,) + theta.shape.
+        - `x` (N,) + event: the data points; `rng`: as in objective(model, x, y).
 
-        Returns an array of the shape of theta. The gradients of one block of data points are in memory at a
-        time. A `Tilted` proposal needs its own gradient(x, i), at the same theta.
+        Returns an array of the shape of theta. A `Tilted` proposal also needs a function gradient(x, i), at
+        the same theta.
         """
         check_array("theta", theta)
         check_same_array_type("theta", theta, x, other="x")
         xp = array_namespace(x)
         total = xp.zeros_like(theta)
         at_theta, _, blocks = self._draw(lambda a, i: loss(theta, a, i), x, as_rng(rng))
-        for draws in rechunk(blocks, _GRADIENTS):
+        for draws in rechunk(blocks, _GRADIENT_CHUNK):
             points, index = draws.points, draws.index
             losses = detach(evaluate(at_theta, points, index, half=True))
             _, weights = self._solve(losses, draws, x.shape[0])
@@ -218,14 +218,14 @@ class RegularizedLoss:
 
         Arguments:
         - `chunk`: the largest number of perturbed points per forward and backward pass.
-        - `grad_scale`: multiplies the gradient, for accumulation over batches or a gradient scaler.
-        - The others are those of the call, which draws the same points for the same `rng`.
+        - `grad_scale`: a factor of the gradient, for accumulation over batches or a gradient scaler.
+        - The other arguments are those of objective(model, x, y); the same `rng` draws the same points.
 
-        Returns the value, without gradient. Data points are never split if they fit in a chunk, and each
-        chunk takes one forward and one backward pass, so dropout and batch statistics see one pass. A data
-        point with more than `chunk` perturbed points is evaluated twice: without a graph to solve its inner
-        problem, and with one, piece by piece. Under torch's DistributedDataParallel the gradients are
-        averaged once, after the last chunk, even if processes have different numbers of chunks.
+        Returns the value, without gradient. Each chunk takes one forward and one backward pass, and contains
+        all points of its data points. A data point with more than `chunk` perturbed points is evaluated
+        twice: without a graph, to solve its inner problem, and with a graph, piece by piece. Under torch's
+        DistributedDataParallel the gradients are averaged once, after the last chunk, even if processes have
+        different numbers of chunks.
         """
         chunk = valid_count("chunk", chunk)
         if not is_array_api_obj(grad_scale):
@@ -233,14 +233,14 @@ class RegularizedLoss:
         function, x, blocks = self._draw(as_loss(model, x, y, loss), x, as_rng(rng), chunk)
         if detach(x) is not x:
             raise ValueError(
-                "x requires a gradient, which backward() in chunks does not compute; expected x.detach(), or "
+                "x requires a gradient, which objective.backward does not compute: pass x.detach(), or use "
                 "objective(...).backward()"
             )
         xp, n = array_namespace(x), x.shape[0]
         total = xp.zeros((), dtype=x.dtype, device=device(x))
         with sync_gradients_once() as release:
             for draws, last in _mark_last(rechunk(blocks, chunk)):
-                before_last_pass = release if last else _nothing
+                before_last_pass = release if last else _do_nothing
                 if len(draws) <= chunk:
                     before_last_pass()
                     losses = evaluate(function, draws.points, draws.index, half=True)
@@ -260,6 +260,7 @@ class RegularizedLoss:
         grad_scale: float | Array,
         before_last_pass: Callable[[], None],
     ) -> Array:
+        """`backward` for a data point with more than `chunk` points: solve first, then differentiate."""
         cuts = list(slices(len(draws), chunk))
 
         def evaluate_cut(cut: slice) -> Array:
@@ -277,7 +278,7 @@ class RegularizedLoss:
     def _draw(
         self, loss: Loss, x: Array, rng: Rng, chunk: int = CHUNK
     ) -> tuple[Loss, Array, Iterator[PerturbedPoints]]:
-        """Check x, and draw its perturbed points: the loss, x in at least single precision, and the draws."""
+        """(loss, x, draws): the loss and x after `half_to_single`, and an iterator of perturbed points."""
         proposal = self.proposal
         if is_half(x):
             proposal = half_gradient_to_single(proposal, x)
@@ -288,18 +289,16 @@ class RegularizedLoss:
         return loss, x, draw_points(groups, prepared, rng)
 
     def _solve(self, losses: Array, draws: PerturbedPoints, n: int) -> tuple[Array, Array]:
-        """The contribution of these points to the value of a batch of n data points, and their weights."""
+        """The contribution of `draws` to the value of a batch of n data points, and the signed weights."""
         divergence: Any = self.divergence  # a Divergence, since __post_init__
         return solve_draws(losses, draws, divergence, 1 / n, self_normalised=self.proposal.self_normalised)
 
 
 def as_loss(model: Callable[..., Array], x: Array, y: Array | None, loss: ExampleLoss | None) -> Loss:
-    """Return pointwise_loss(model, y, loss), or `model` itself if y is None: then it is a loss(x, i)."""
+    """pointwise_loss(model, y, loss); if y is None, `model` itself, which must then be a loss(x, i)."""
     if y is None:
         if loss is not None:
-            raise ValueError(
-                "loss is given without y; expected the labels y, or pointwise_loss(model, y, loss)"
-            )
+            raise ValueError("loss is given without y; pass the labels y, or pointwise_loss(model, y, loss)")
         function = model
     else:
         function = pointwise_loss(model, y, loss)
@@ -309,17 +308,17 @@ def as_loss(model: Callable[..., Array], x: Array, y: Array | None, loss: Exampl
     return function
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return
 
 
 def _mark_last(chunks: Iterator[PerturbedPoints]) -> Iterator[tuple[PerturbedPoints, bool]]:
-    """The chunks, each with whether it is the last; always False outside a process group."""
+    """Yield (chunk, is_last); is_last is always False outside a process group, where it is not needed."""
     if not in_process_group():
         yield from ((draws, False) for draws in chunks)
         return
-    held = next(chunks)
+    current = next(chunks)
     for following in chunks:
-        yield held, False
-        held = following
-    yield held, True
+        yield current, False
+        current = following
+    yield current, True

@@ -1,4 +1,4 @@
-"""A training loss configured by the attack's norm and radius alone."""
+"""`RobustLoss`, a training loss configured by the attack's norm and radius alone."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from phiball.refimpl.training.regularized_loss import RegularizedLoss, as_loss
 from phiball.refimpl.types import Gradient, Proposal
 from phiball.refimpl.validation import valid_number
 
-# By norm: the radius of the ball over that of the attack, and kappa, the strength of the tilt. In l1 and l2 a
-# point moves about the attack's radius along the gradient, half the ball's radius; the rest is noise. In linf
-# a wider ball is too much for images, whose gradients are uneven. `phiball run settings` compares these with
-# others.
-CHOICES = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), inf: (1.0, 10.0)}
-_FALLBACK = 1e6  # eta of a data point with gradient 0, which has no direction to tilt towards
-_VERSION = 2
+# For each norm: the ratio of the ball's radius to the attack's, and kappa, the strength of the tilt. In l1
+# and l2 a point moves along the gradient by about the attack's radius (half the ball's); the rest is noise.
+# In linf a wider ball is worse on images. `phiball run settings` compares these settings with others.
+SETTINGS = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), inf: (1.0, 10.0)}
+_FALLBACK_ETA = 1e6  # for data points with gradient 0, which cannot be tilted
+_STATE_VERSION = 2
 
 
 class RobustLoss:
@@ -35,14 +34,14 @@ class RobustLoss:
     - `radius`: how far the attack may move a data point, a nonnegative number.
     - `norm`: "l2", "linf" or "l1"; or 2, inf or 1.
     - `rng`: an integer, a generator of NumPy or torch, an `Rng`, or None for fresh entropy.
-    - `clip`, `feature_scale`: as in `Ball`, for data in a box and for features in different units; a scale of
-      0 is for features that must not move, such as categories.
+    - `clip`, `feature_scale`: as in `Ball`, for data in a box and for features in different units. Features
+      of scale 0 do not move: use it for categories.
 
-    Call it as robust(model, x, y), with labels or targets y, or as robust(loss, x) with a function
-    loss(x', i). It is a `RegularizedLoss` with one tilted point per data point, in the order of x, and an eta
-    for each data point proportional to the size of its gradient. A step takes two passes through the model,
-    as many as the fast gradient method. `explain()` describes the choices; `state_dict` and
-    `load_state_dict` are for checkpoints.
+    Call it as robust(model, x, y), with labels or targets y, or as robust(loss, x) with a function loss(x',
+    i). It is a `RegularizedLoss` with one tilted point per data point. The eta of each data point is
+    proportional to the size of its gradient. A step takes two passes through the model, like the fast
+    gradient method. `explain()` describes the settings; `state_dict` and `load_state_dict` are for
+    checkpoints.
 
     >>> import torch
     >>> from phiball import RobustLoss
@@ -64,16 +63,16 @@ class RobustLoss:
     ) -> None:
         self.radius = valid_number("radius", radius, least=0.0)
         p = as_norm(norm)
-        if p not in CHOICES:
+        if p not in SETTINGS:
             raise ValueError(f"norm is {norm!r}; expected 'l2', 'linf' or 'l1'")
         self.norm = norm_name(p)
-        wider, self._kappa = CHOICES[p]
-        self.ball = Ball(p, wider * self.radius, clip, feature_scale)
+        radius_ratio, self._kappa = SETTINGS[p]
+        self.ball = Ball(p, radius_ratio * self.radius, clip, feature_scale)
         self.rng: Rng = as_rng(rng)
         self._calls = 0
         self._shape: tuple[int, ...] = ()
-        self._size: float | Array = 0.0  # the mean of |g|_* over the last batch
-        self._moving: float | None = None  # coordinates that move, if there is a mask
+        self._size: float | Array = 0.0  # the mean dual norm of the gradients in the last batch
+        self._moving: float | None = None  # the mean number of free coordinates, if there is a mask
 
     def __repr__(self) -> str:
         """The attack, and the number of calls."""
@@ -87,7 +86,7 @@ class RobustLoss:
     def _objective(self, ball: Ball, proposal: Proposal) -> RegularizedLoss:
         if self.radius == 0:
             return RegularizedLoss(ball, 1.0, ENTROPIC, SG(0), Uniform())
-        return RegularizedLoss(ball, _FALLBACK, ENTROPIC, SG(0), proposal)
+        return RegularizedLoss(ball, _FALLBACK_ETA, ENTROPIC, SG(0), proposal)
 
     def __call__(
         self,
@@ -107,20 +106,19 @@ class RobustLoss:
           points (N,) + event that returns losses (N,).
         - `x` (N,) + event: the data points.
         - `y` (N, ...): their labels or targets.
-        - `loss`: a function loss(outputs, y) of one loss per example, see `pointwise_loss`; None takes
-          cross-entropy for integer labels and the squared error for floating-point targets.
-        - `mask`: where x may move, of a shape that broadcasts to it; None for everywhere. For padded
-          sequences of embeddings (N, words, numbers) it is (N, words, 1).
-        - `gradient`: a function gradient(x', i) that returns the gradients of the losses in x'; None computes
-          them with torch or JAX.
-        - `rng`: random numbers for this call; None continues with those of the loss. A step inside jax.jit
-          needs a key of JAX.
+        - `loss`: a function loss(outputs, y) that returns one loss per example. None uses the cross-entropy
+          for integer labels, and the squared error for floating-point targets.
+        - `mask`: zero or False where x must not move, of a shape that broadcasts to x; None lets all of x
+          move. For padded sequences of embeddings x (N, words, d), the mask has shape (N, words, 1).
+        - `gradient`: a function gradient(x', i) that returns the gradients of the losses in x'; None uses
+          torch or JAX.
+        - `rng`: random numbers for this call (inside jax.jit, a key of JAX); None uses those of this loss.
         """
         function = as_loss(model, x, y, loss)
         x, function, gradient = half_to_single(x, function, gradient)
         ball = self.ball if mask is None else self.ball.masked(mask)
 
-        def measured(points: Array, i: Array) -> Array:
+        def measured_gradient(points: Array, i: Array) -> Array:
             check_gradient(gradient, points)
             _, g = loss_gradients(function, gradient, points, i)
             if is_abstract(g):
@@ -130,13 +128,13 @@ class RobustLoss:
             self._moving = None if mask is None else _moving(ball, self._shape)
             return g
 
-        objective = self._objective(ball, Tilted(kappa=self._kappa, gradient=measured))
+        objective = self._objective(ball, Tilted(kappa=self._kappa, gradient=measured_gradient))
         value = objective(function, x, rng=self.rng if rng is None else rng)
         self._calls += 1
         return value
 
     def explain(self) -> str:
-        """Describe the settings and their reasons; after a call, also the measured gradients.
+        """Describe the settings and the reasons for them; after a call, also the measured gradients.
 
         >>> from phiball import RobustLoss
         >>> print(RobustLoss(0.5).explain().splitlines()[0])
@@ -186,7 +184,7 @@ class RobustLoss:
         return "\n".join(lines)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint, in plain values that torch.save takes.
+        """The state for a checkpoint, in plain values that torch.save can store.
 
         >>> from phiball import RobustLoss
         >>> robust, other = RobustLoss(0.5, rng=7), RobustLoss(0.5)
@@ -195,7 +193,7 @@ class RobustLoss:
         rng(7)
         """
         return {
-            "version": _VERSION,
+            "version": _STATE_VERSION,
             "radius": self.radius,
             "norm": self.norm,
             "clip": self.ball.clip,
@@ -213,7 +211,7 @@ class RobustLoss:
         known = {"version", "radius", "norm", "clip", "feature_scale", "rng", "calls", "shape", "size"}
         if not isinstance(state, dict):
             raise ValueError(f"state is {type(state).__name__}; expected the result of state_dict()")
-        if set(state) != known or state["version"] != _VERSION:
+        if set(state) != known or state["version"] != _STATE_VERSION:
             found = f"version {state.get('version')!r} and the entries {', '.join(map(str, state))}"
             raise ValueError(f"state has {found}; expected the result of state_dict()")
         if (state["radius"], state["norm"]) != (self.radius, self.norm):
@@ -231,7 +229,7 @@ class RobustLoss:
 
 
 def _moving(ball: Ball, shape: tuple[int, ...]) -> float:
-    """The number of coordinates of a point that move, averaged over the points."""
+    """The number of free coordinates of a point, averaged over the points of an array of this shape."""
     if ball.feature_scale is None:
         return float(prod(shape[1:]))
     counts = ball.feature_scale.moving(shape, len(shape) - 1)

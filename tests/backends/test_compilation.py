@@ -1,6 +1,4 @@
-"""Kernels are compiled once and cached on disk if possible; they also work without a cache."""
-
-from __future__ import annotations
+"""Compiled kernels are cached on disk if possible."""
 
 import os
 import shutil
@@ -23,14 +21,12 @@ def solve():
 """
 
 
-def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
-    )
+def _run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.slow
-def test_second_process_loads_from_disk(tmp_path: Path) -> None:
+def test_second_process_loads_the_kernel_from_disk(tmp_path: Path) -> None:
     code = SOLVE + (
         "solve()\nstats = solve_power.stats\n"
         "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
@@ -40,8 +36,10 @@ def test_second_process_loads_from_disk(tmp_path: Path) -> None:
     assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]], runs[0].stderr
 
 
-def test_cache_file_changes_with_any_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Numba alone would not detect a change in a function of another file."""
+def test_cache_is_invalidated_by_a_change_in_any_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Numba itself does not detect changes in functions of other files."""
     for name in ("compilation.py", "primitives.py"):
         (tmp_path / name).write_text("1\n")
     monkeypatch.setattr(compilation, "__file__", str(tmp_path / "compilation.py"))
@@ -54,13 +52,13 @@ def test_cache_file_changes_with_any_source(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 @pytest.mark.slow
-def test_read_only_installation_and_home(tmp_path: Path) -> None:
-    """As in many containers: solving works, and one warning says that kernels are not cached."""
+def test_solving_works_with_a_warning_if_no_cache_folder_is_writable(tmp_path: Path) -> None:
+    """Installation and home are read-only in many containers."""
     package = tmp_path / "site" / "phiball"
     for name in ("backends", "refimpl"):
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "__init__.py", package)
-    # A file in its place prevents the folder from being created, even by root.
+    # Existing files of the same name prevent even root from creating these folders.
     (package / "backends" / "numba" / "__pycache__").touch()
     nowhere = tmp_path / "a file"
     nowhere.touch()
@@ -74,6 +72,6 @@ def test_read_only_installation_and_home(tmp_path: Path) -> None:
 
 
 def test_kernels_run_without_compilation() -> None:
-    """NUMBA_DISABLE_JIT is for debugging and for measuring coverage of the kernels."""
+    """NUMBA_DISABLE_JIT is used for debugging and coverage."""
     run = _run(SOLVE + "solve()", **{**os.environ, "NUMBA_DISABLE_JIT": "1"})
     assert run.returncode == 0, run.stderr

@@ -1,7 +1,5 @@
 """Files are replaced atomically, and only regular files are read."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
@@ -14,7 +12,7 @@ from phiball.backends.files import atomic_write, open_regular, write_text_atomic
 from tests.support.paths import ROOT
 
 WRITING = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wax]b?["']|savefig\((?!stream)""")
-# Locks, a temporary file, /proc and a benchmark figure; atomic_write writes everything else.
+# Number of other writes per file: locks, a temporary file, /proc and a benchmark figure.
 OTHER_WRITES = {
     "backends/files.py": 2,
     "experiments/benchmarks/harness.py": 1,
@@ -35,7 +33,6 @@ def test_every_result_is_written_atomically() -> None:
 
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it fails or is interrupted in the block or at the final replacement; success replaces it."""
     file = tmp_path / "file"
     write_text_atomic(file, "old")
     with pytest.raises(ZeroDivisionError), atomic_write(file) as stream:
@@ -53,7 +50,7 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_threads_may_write_one_file(tmp_path: Path) -> None:
+def test_threads_may_write_the_same_file(tmp_path: Path) -> None:
     texts = [str(k) * 20_000 for k in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write_text_atomic, [tmp_path / "file"] * 200, texts * 50))
@@ -61,7 +58,7 @@ def test_threads_may_write_one_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
-def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
+def test_symbolic_links_and_pipes_are_kept(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
     write_text_atomic(tmp_path / "link", "new")

@@ -1,6 +1,4 @@
-"""The compiled kernels of the inner problem agree with the reference, or decline."""
-
-from __future__ import annotations
+"""The compiled solvers of the inner problem agree with the reference or return NotImplemented."""
 
 from collections.abc import Callable
 from itertools import product
@@ -28,8 +26,8 @@ def _numba() -> Any:
         yield
 
 
-def assert_same(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
-    """Check that the kernel does not decline and agrees with the reference up to rounding."""
+def assert_agrees(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
+    """Assert that the kernel supports the problem and agrees with the reference up to rounding."""
     etas = np.broadcast_to(np.asarray(eta, dtype=f.dtype), f.shape[:-1])
     fast = numba_solve.solve(f, etas, p, d)
     assert fast is not NotImplemented
@@ -38,17 +36,17 @@ def assert_same(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
     spread = np.ptp(f, axis=-1).astype(np.float64) + np.abs(slow)
     eps, m = np.finfo(f.dtype).eps, f.shape[-1]
     assert np.all(np.abs(value - slow) <= 16 * eps * spread)
-    # Where a density has an infinite slope at 0, the smallest density absorbs the rounding of the whole sum.
-    # A quantile under p is a difference of sums of masses.
+    # For k > 2, the density has an infinite slope at 0, and small densities have the error of the whole sum.
+    # With p, the weight at a quantile is a difference of sums of masses.
     steep = d.family == "cressie_read" and d.parameter is not None and d.parameter > 2
     allowed = (256 + 8 * m * steep) * eps * np.max(expected, axis=-1, keepdims=True)
     allowed = allowed + (16 * 2.0**-52 if d.family == "indicator" and p is not None else 0.0)
     assert np.all(np.abs(weights - expected) <= allowed)
     assert np.all(np.abs(gap) <= 32 * eps * spread)
-    # mu need not be unique: it is valid if the certificate holds for it.
+    # mu may not be unique, so its dual value is compared.
     if m <= 1000 and (d.parameter is None or abs(d.parameter) < 5):
         recomputed = dual_value(f, fast[1], etas, d, p=p) - primal_value(f, fast[2], etas, d, p=p)
-        # The rounding of weights enters a kinked phi to first order.
+        # For a kinked phi, rounding errors of the weights have a first-order effect.
         charge = 4 * eps * np.asarray(etas, dtype=float) if d.family in ("absolute", "hinge") else 0.0
         assert np.all(np.abs(recomputed - gap) <= 64 * eps * spread + charge)
 
@@ -62,7 +60,7 @@ def reference_distribution(shape: tuple[int, ...], dtype: Any = np.float64) -> A
 
 @on_each("d", *ORDERS, compiled=True)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_kernel_equals_reference(d: Divergence, dtype: Any) -> None:
+def test_kernel_agrees_with_reference(d: Divergence, dtype: Any) -> None:
     for m in (1, 2, 8, 17, 128, 5000):
         for scale in (1e-6, 0.1, 1.0, 1e6):
             rng = np.random.default_rng([m, int(1e6 * scale)])
@@ -72,15 +70,15 @@ def test_kernel_equals_reference(d: Divergence, dtype: Any) -> None:
             f[3] += 1000
             own = reference_distribution(f.shape, dtype)
             for p in (None, own, own[0].astype(np.float64)) if m in (1, 17) else (None, own):
-                assert_same(f, scale * np.array([1.0, 1.0, 0.3, 1.0, 3.0]), d, p)
+                assert_agrees(f, scale * np.array([1.0, 1.0, 0.3, 1.0, 3.0]), d, p)
 
 
 @pytest.mark.parametrize(
     "d", [ENTROPIC, QUADRATIC, indicator(0.3), *map(cressie_read, (0.5, 1.5, 3.0))], ids=name_of
 )
 @pytest.mark.parametrize("m", [17, 30])
-def test_results_do_not_depend_on_addresses(d: Divergence, m: int) -> None:
-    """A version of the loop for overlapping arrays would sum in another order."""
+def test_results_do_not_depend_on_memory_addresses(d: Divergence, m: int) -> None:
+    """The compiler might use another order of summation for arrays that may overlap."""
     losses, masses = np.random.default_rng(5).normal(size=m), reference_distribution((m,))
     chosen = numba_solve._kernel_for(d)
     assert chosen is not None
@@ -98,23 +96,23 @@ def test_results_do_not_depend_on_addresses(d: Divergence, m: int) -> None:
         assert len(results) == 1
 
 
-def test_unsupported_problems_are_declined() -> None:
+def test_unsupported_problems_return_not_implemented() -> None:
     f, eta = np.zeros((2, 3)), np.ones(2)
     assert numba_solve.solve(f, eta, None, anonymous(ENTROPIC)) is NotImplemented
-    single = np.full(3, 1 / 3, dtype=np.float32)  # its sum has a larger error than in float64
+    single = np.full(3, 1 / 3, dtype=np.float32)  # sums to 1 only in float32 precision
     assert numba_solve.solve(f, eta, single, ENTROPIC) is NotImplemented
     assert numba_solve.solve_ragged(f[0], np.array([0, 3]), eta[:1], single, ENTROPIC) is NotImplemented
 
 
 @on_each("d", cressie_read(0.5), cressie_read(3), compiled=True)
 @pytest.mark.parametrize("m", [40, 300])
-def test_invalid_numbers_are_reported_at_every_position(d: Divergence, m: int) -> None:
+def test_invalid_losses_and_probabilities_raise_at_every_position(d: Divergence, m: int) -> None:
     losses, distribution = np.random.default_rng(4).normal(size=(3, m)), reference_distribution((3, m))
     messages = {-1e-30: "p contains -1e-30", np.nan: "p contains nan", 0.1: "p sums to 1."}
     for row, place in enumerate((0, 5, m - 1)):
         for bad, message in messages.items():
             p = distribution.copy()
-            p[row, place // 4 * 4 + 1] = bad  # where it is zero
+            p[row, place // 4 * 4 + 1] = bad  # where p is zero
             with pytest.raises(ValueError, match=message):
                 worst_case(losses, 0.3, d, p=p)
             with pytest.raises(ValueError, match=message):
@@ -128,10 +126,10 @@ def test_invalid_numbers_are_reported_at_every_position(d: Divergence, m: int) -
                 worst_case(f, 0.3, d, p=p)
 
 
-def test_overflow_of_losses_over_eta_is_declined() -> None:
+def test_overflow_of_losses_over_eta_gives_the_maximum() -> None:
     f = np.array([[0.0, 1e200, 3e200] * 10])
     for d, eta in product((*select(compiled=True), cressie_read(3)), (1e-305, 1e-200, 1e-10)):
-        if d.family != "indicator":  # which does not divide by eta
+        if d.family != "indicator":  # CVaR does not depend on eta
             out = worst_case(f, eta, d)
             np.testing.assert_allclose(out.weights, np.where(f == 3e200, 0.1, 0.0), rtol=1e-12)
             assert np.isfinite(out.value), (d.name, eta)
@@ -157,8 +155,8 @@ QUANTILES = {
 
 
 @pytest.mark.parametrize("shape", QUANTILES)
-def test_quantile_equals_sorting(shape: str) -> None:
-    """Also where interpolation is misleading; masses have one size, a few or many."""
+def test_quantile_agrees_with_sorting(shape: str) -> None:
+    """The masses are equal, of similar size or of very different sizes."""
     a, rng = QUANTILES[shape], np.random.default_rng(8)
     m = len(a)
     for rank in {1, min(2, m), -(-m // 4), -(-m // 2), m}:
@@ -178,21 +176,20 @@ def test_quantile_equals_sorting(shape: str) -> None:
 
 
 @pytest.mark.parametrize("d", [QUADRATIC, indicator(0.3), *map(cressie_read, (1.5, 1.8, 3))], ids=name_of)
-def test_little_mass_at_the_largest_loss(d: Divergence) -> None:
-    """The smallest loss with weight is the origin, as a multiplier relative to the largest is inaccurate."""
+def test_kernel_agrees_with_reference_if_the_largest_loss_has_tiny_probability(d: Divergence) -> None:
+    """A multiplier relative to the largest loss would be inaccurate."""
     f = np.array([[146.637, 100.0, 50.0, 0.0], [3.0, 1.0, 0.3, 0.0]])
-    for t in (1e-8, 1e-16, 1e-30):
-        for eta in (1.0, 1e-5, 1e-8):
-            assert_same(f, eta, d, np.array([t, 0.3, 0.3, 0.4 - t]))
-    # The square of a rounded multiplier would overflow.
+    for t, eta in product((1e-8, 1e-16, 1e-30), (1.0, 1e-5, 1e-8)):
+        assert_agrees(f, eta, d, np.array([t, 0.3, 0.3, 0.4 - t]))
+    # A rounding error in the multiplier would overflow when squared.
     f = np.array([[2.7353011081311927e284, 1.157581238979382e284, -2.199490478231716e284]])
     p = np.array([[0.997298028680919, 7.291611259548267e-05, 0.0026290552064854905]])
     if d is QUADRATIC:
-        assert_same(f, 9.342842733140154e283, d, p)
+        assert_agrees(f, 9.342842733140154e283, d, p)
 
 
 def test_entropic_weights_in_single_precision_do_not_underflow() -> None:
-    """Where the largest loss has almost no mass, unnormalized weights would be subnormal in float32."""
+    """If the largest loss has a tiny probability, unnormalized weights would be subnormal."""
     f = np.array([97.0, 0.0, 0.5, -0.3], dtype=np.float32)
     p = np.array([1e-42, 0.3, 0.3, 0.4], dtype=np.float32)
     with backend("numba"):
@@ -207,45 +204,44 @@ def _decay(a: float) -> float:
 
 
 def _from_python(function: Any, *arguments: Any) -> Callable[[float], float]:
-    """A Python-callable version of a function that only compiled code may call."""
+    """Wrap a function that only compiled code can call."""
     if arguments:
         return numba.njit(lambda x: function(x, *arguments))  # type: ignore[no-any-return]
     return numba.njit(lambda x: function(x))  # type: ignore[no-any-return]
 
 
-def _sizes(low: float, high: float) -> Any:
+def _log_uniform(low: float, high: float) -> Any:
     return 10 ** np.random.default_rng(0).uniform(low, high, 300)
 
 
 UNIFORM = np.random.default_rng(0).uniform(-1, 1, 300)
 ELEMENTARY: dict[str, tuple[Any, Callable[[Any], Any], Any]] = {
-    "log": (_from_python(elementary.log_normal), mp.log, np.r_[np.exp(700 * UNIFORM), 1 + UNIFORM / 2**30]),
-    "exp": (_from_python(elementary.exponential_less, 0.0), mp.exp, np.r_[700 * UNIFORM, 0.0]),
+    "log": (_from_python(elementary.fast_log), mp.log, np.r_[np.exp(700 * UNIFORM), 1 + UNIFORM / 2**30]),
+    "exp": (_from_python(elementary.exp_minus, 0.0), mp.exp, np.r_[700 * UNIFORM, 0.0]),
     "expm1": (
-        _from_python(elementary.exponential_less, 1.0),
+        _from_python(elementary.exp_minus, 1.0),
         mp.expm1,
-        np.r_[_sizes(-300, 2.8), -_sizes(-300, 2.8)],
+        np.r_[_log_uniform(-300, 2.8), -_log_uniform(-300, 2.8)],
     ),
     "log1p": (
-        _from_python(elementary.log1p_above),
+        _from_python(elementary.fast_log1p),
         mp.log1p,
-        np.r_[_sizes(-300, 300), -_sizes(-300, -1e-3)],
+        np.r_[_log_uniform(-300, 300), -_log_uniform(-300, -1e-3)],
     ),
     "log sinhc": (
         numba.njit(lambda a: elementary.log_sinhc(a, _decay(a))),
         lambda a: mp.log(mp.sinh(a) / a),
-        _sizes(-12, 4),
+        _log_uniform(-12, 4),
     ),
     "sin pi": (_from_python(elementary.sin_pi), mp.sinpi, UNIFORM / 2),
 }
 
 
 @pytest.mark.parametrize("name", ELEMENTARY)
-def test_elementary_functions(name: str) -> None:
-    """Within eight ulp of results with sixty digits."""
+def test_elementary_functions_are_accurate_to_eight_ulp(name: str) -> None:
     function, exact, points = ELEMENTARY[name]
     with mp.workdps(60):
         for x in map(float, points):
             assert abs(function(x) / exact(mp.mpf(x)) - 1) < 8 * 2.0**-53, x
-    if name == "exp":  # zero below the normal range
+    if name == "exp":  # exp is zero below the normal range
         assert [function(x) for x in (-709.0, -1e308)] == [0.0, 0.0]

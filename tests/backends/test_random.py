@@ -1,6 +1,4 @@
-"""Random numbers: shapes, distributions, streams, and saved states."""
-
-from __future__ import annotations
+"""`Rng`: distributions, shapes, streams and saved states."""
 
 import pickle
 from collections import Counter
@@ -16,7 +14,7 @@ from scipy import stats
 from phiball.backends import Array, Rng, rng
 from tests.support.arrays import Arrays
 
-LEVEL = 1e-4  # significance level: a correct generator fails for one seed in ten thousand
+LEVEL = 1e-4  # significance level of each statistical test
 N = 4000
 
 # Floating-point draws, each with its exact distribution.
@@ -34,7 +32,7 @@ FLOATS: dict[str, tuple[Callable[[Rng, tuple[int, ...], Array], Array], Any]] = 
 }
 
 
-def everything(source: Rng, like: Array, read: Callable[[Array], Any]) -> list[Any]:
+def draw_everything(source: Rng, like: Array, read: Callable[[Array], Any]) -> list[Any]:
     """One draw of every method, as lists."""
     draws = [draw(source, (3, 2), like) for draw, _ in FLOATS.values()]
     draws += [source.integers(1000, (5,), like=like), source.permutation(9, like=like)]
@@ -43,11 +41,11 @@ def everything(source: Rng, like: Array, read: Callable[[Array], Any]) -> list[A
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_distribution(name: str, arrays: Arrays) -> None:
+def test_draws_have_their_distribution(name: str, arrays: Arrays) -> None:
     draw, exact = FLOATS[name]
     sample = arrays.numpy(draw(rng(1), (N,), arrays.asarray([0.0]))).astype(np.float64)
     assert stats.kstest(sample, exact.cdf).pvalue > LEVEL
-    # Kolmogorov's test does not detect errors in the tails, or dependence between neighbours.
+    # Kolmogorov's test does not detect errors in the tails or dependence of successive draws.
     low, high = exact.support()
     assert np.all((sample >= low) & (sample <= high))
     ranks = exact.cdf(sample) - 0.5
@@ -66,27 +64,27 @@ def test_integers_and_permutations_are_uniform(arrays: Arrays) -> None:
 
 @pytest.mark.parametrize("n", [1, 5, 8])
 def test_sobol_points_fill_each_axis_evenly(n: int, arrays: Arrays) -> None:
-    """Each eighth of an axis contains one of 8 points, and n points are the first n of them."""
+    """Each eighth of an axis contains at most one of n <= 8 points."""
     points = rng(4).sobol((2, 3, n, 4), like=arrays.asarray([0.0]))
     assert points.shape == (2, 3, n, 4)
     assert points.dtype == arrays.dtype
     u = arrays.numpy(points).astype(np.float64)
     assert np.all((u > 0) & (u < 1))
     assert all(len(set(column)) == n for column in np.floor(8 * u).swapaxes(-1, -2).reshape(-1, n))
-    assert len(np.unique(u[:, :, 0, 0])) == 6  # each batch entry has its own shift
+    assert len(np.unique(u[:, :, 0, 0])) == 6  # each batch entry has its own random shift
 
 
 def test_sobol_points_are_uniform_to_the_last_bits() -> None:
     u = rng(5).sobol((N // 4, 4, 2), like=np.empty(0))
-    for bits in (u, u * 2.0**30 % 1):  # the bits of the set and its shift, and the bits below
+    for bits in (u, u * 2.0**30 % 1):  # all bits, and the bits below the first 30
         assert stats.kstest(bits.ravel(), stats.uniform().cdf).pvalue > LEVEL
-    first, second = u[:-1, 0, 0] - 0.5, u[1:, 0, 0] - 0.5  # neighbours in the batch
+    first, second = u[:-1, 0, 0] - 0.5, u[1:, 0, 0] - 0.5  # successive batch entries
     assert abs(np.sum(first * second)) * 12 / np.sqrt(len(first)) < stats.norm.isf(LEVEL / 2)
     seeds = [rng(seed).sobol((2, 2), like=np.empty(0)).tolist() for seed in (5, 5, 6)]
     assert seeds[0] == seeds[1] != seeds[2]
 
 
-def test_shapes_dtypes_and_edge_cases(arrays: Arrays) -> None:
+def test_draws_have_the_requested_shape_and_dtype(arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(0)
     for shape in [(), (0,), (2, 3), (2, 0, 3)]:
         for draw, _ in FLOATS.values():
@@ -106,8 +104,8 @@ def test_shapes_dtypes_and_edge_cases(arrays: Arrays) -> None:
 
 def test_seed_determines_the_draws_and_draws_differ(arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(5)
-    first, second = (everything(source, like, arrays.numpy) for _ in range(2))
-    again, other = (everything(rng(seed), like, arrays.numpy) for seed in (5, 6))
+    first, second = (draw_everything(source, like, arrays.numpy) for _ in range(2))
+    again, other = (draw_everything(rng(seed), like, arrays.numpy) for seed in (5, 6))
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
     assert all(a != b for a, b in zip(first, second, strict=True))
@@ -126,8 +124,8 @@ def test_each_library_has_its_own_stream(doubles: Arrays) -> None:
         assert not set(drawn) & set(numbers)
     fresh = rng(9)
     fresh.normal((3,), like=np.zeros(1, dtype=np.float32))
-    restored = Rng.restore(fresh.state())  # before the first use of this library's stream
-    assert everything(restored, own, doubles.numpy) == everything(fresh, own, doubles.numpy)
+    restored = Rng.restore(fresh.state())  # saved before the first draw with this library
+    assert draw_everything(restored, own, doubles.numpy) == draw_everything(fresh, own, doubles.numpy)
 
 
 def test_keyed_generators_depend_on_the_seed_the_spawn_key_and_the_name() -> None:
@@ -157,7 +155,7 @@ def test_spawned_generators_are_independent_and_reproducible(arrays: Arrays) -> 
 
     draws = family(8)
     assert draws == family(8)
-    assert draws == family(8, turn=-1)  # in any order of parent and child
+    assert draws == family(8, turn=-1)  # whether the parent or its children draw first
     for i, a in enumerate(draws):
         for b in draws[:i]:
             assert a[:20] != b[:20]
@@ -166,22 +164,22 @@ def test_spawned_generators_are_independent_and_reproducible(arrays: Arrays) -> 
 
 def test_saved_state_continues_with_the_same_draws(arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(9).spawn(3)[2]
-    everything(source, like, arrays.numpy)
-    source.integers(3, (1,), like=like)  # leaves half a word in the 64-bit generator
+    draw_everything(source, like, arrays.numpy)
+    source.integers(3, (1,), like=like)  # leaves 32 unused bits in the generator
     source.spawn(2)
     saved, state = pickle.loads(pickle.dumps(source.state())), source.state()
     frozen = pickle.dumps(state)
-    went_on = everything(source, like, arrays.numpy)
-    child = everything(source.spawn(1)[0], like, arrays.numpy)
+    went_on = draw_everything(source, like, arrays.numpy)
+    child = draw_everything(source.spawn(1)[0], like, arrays.numpy)
 
     restored = Rng.restore(saved)
-    assert everything(restored, like, arrays.numpy) == went_on
-    assert everything(restored.spawn(1)[0], like, arrays.numpy) == child
-    assert everything(Rng.restore(saved), like, arrays.numpy) == went_on  # the state can be used again
-    assert pickle.dumps(state) == frozen  # and is a copy
+    assert draw_everything(restored, like, arrays.numpy) == went_on
+    assert draw_everything(restored.spawn(1)[0], like, arrays.numpy) == child
+    assert draw_everything(Rng.restore(saved), like, arrays.numpy) == went_on  # a state can be restored twice
+    assert pickle.dumps(state) == frozen  # the state is a copy
 
 
-BAD: list[tuple[Callable[[], Any], str]] = [
+INVALID_CALLS: list[tuple[Callable[[], Any], str]] = [
     *(
         (lambda seed=seed: rng(seed), f"seed is {seed!r}; expected a whole number")
         for seed in (-1, 1.5, True, "seven", nan)
@@ -190,13 +188,13 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         (lambda a=a: rng(0).gamma(a, (2,), like=np.zeros(1)), f"concentration is {a}; expected a positive")
         for a in (0, nan, inf)
     ),
-    (lambda: rng(0).integers(0, (2,), like=np.zeros(1)), "high is 0; expected a whole number of at least 1"),
-    (lambda: rng(0).permutation(-1, like=np.zeros(1)), "n is -1; expected a whole number that is not"),
+    (lambda: rng(0).integers(0, (2,), like=np.zeros(1)), "high is 0; expected"),
+    (lambda: rng(0).permutation(-1, like=np.zeros(1)), "n is -1; expected"),
 ]
 
 
-def test_invalid_arguments() -> None:
+def test_invalid_seeds_and_parameters_raise() -> None:
     assert repr(rng(np.int64(3))) == "rng(3)"  # type: ignore[arg-type]
-    for call, words in BAD:
+    for call, words in INVALID_CALLS:
         with pytest.raises(ValueError, match=words):
             call()

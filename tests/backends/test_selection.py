@@ -1,6 +1,4 @@
-"""Selection of the active backend, and replacement of references by kernels."""
-
-from __future__ import annotations
+"""Selection of the active backend and its kernels."""
 
 import asyncio
 import re
@@ -32,13 +30,13 @@ NAMES = ["numpy", "numba", "torch", "cupy", "strict"]
 
 
 @pytest.fixture(autouse=True)
-def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_backend_selected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start without a selected backend, and restore the selection."""
     monkeypatch.delenv("PHIBALL_BACKEND", raising=False)
-    monkeypatch.setattr(selection, "_default", None)
+    monkeypatch.setattr(selection, "_process_backend", None)
 
 
-def test_environment_variable_selects_and_numba_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_selects_the_backend_or_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     assert active().name == "numba"
     for name in NAMES:
         monkeypatch.setenv("PHIBALL_BACKEND", name)
@@ -51,8 +49,8 @@ def test_environment_variable_selects_and_numba_is_the_default(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_import_loads_little_beyond_numpy() -> None:
-    """Neither array_api_compat.numpy, which loads numpy.f2py and numpy.testing, nor all of refimpl."""
+def test_import_does_not_load_optional_libraries() -> None:
+    """array_api_compat.numpy is not loaded either, because it imports numpy.f2py and numpy.testing."""
     code = "import sys, phiball; phiball.worst_case; print(*sys.modules)"
     environment = {"PHIBALL_BACKEND": "jax"}  # an invalid name is reported only when the backend is used
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
@@ -61,7 +59,7 @@ def test_import_loads_little_beyond_numpy() -> None:
     assert " phiball.refimpl.inner.solvers " in run.stdout, run.stderr
 
 
-def test_unknown_name_lists_the_valid_ones() -> None:
+def test_unknown_name_raises_and_lists_the_valid_names() -> None:
     unknown: list[Any] = ["jax", "NumPy", "", None, ["numpy"]]
     for name in unknown:
         words = f"{re.escape(repr(name))}.*the backends are {', '.join(NAMES)}"
@@ -72,7 +70,7 @@ def test_unknown_name_lists_the_valid_ones() -> None:
     assert active().name == "numba"
 
 
-def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_raises_and_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module, library, extra in (
         ("torch", "array_api_compat.torch", "torch", "torch"),
         ("cupy", "array_api_compat.cupy", "cupy", "cupy"),
@@ -81,7 +79,7 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ImportError, match=rf"{name!r} needs {library}.*pip install .*phiball\[{extra}\]"):
             set_backend(name)
-        assert active().name == "numba"  # a failed selection changes nothing
+        assert active().name == "numba"  # the selection is unchanged
 
 
 def test_set_backend_overrides_the_variable_and_blocks_override_both(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,17 +97,17 @@ def test_set_backend_overrides_the_variable_and_blocks_override_both(monkeypatch
 
 
 def test_set_backend_applies_to_all_threads_and_backend_to_its_own() -> None:
-    def seen_elsewhere() -> str:
+    def active_in_another_thread() -> str:
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(lambda: active().name).result()
 
     set_backend("numpy")
-    assert seen_elsewhere() == "numpy"
+    assert active_in_another_thread() == "numpy"
     block = backend("strict")
-    assert seen_elsewhere() == active().name == "numpy"  # between the call and `with`
+    assert active_in_another_thread() == active().name == "numpy"  # `backend` has no effect before `with`
     with block:
         assert active().name == "strict"
-        assert seen_elsewhere() == "numpy"
+        assert active_in_another_thread() == "numpy"
     assert active().name == "numpy"
 
 
@@ -141,11 +139,11 @@ def triple(x: int, *, plus: int = 0) -> tuple[str, int]:
     return "reference", 3 * x + plus
 
 
-def test_kernel_replaces_its_reference_unless_it_declines(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_kernel_replaces_its_reference_unless_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel_calls: list[int] = []
 
     def compiled(x: int, *, plus: int = 0) -> Any:
-        asked.append(x)
+        kernel_calls.append(x)
         if x > 100:
             raise OverflowError("too large for the kernel")
         return NotImplemented if x % 2 else ("kernel", 3 * x + plus)
@@ -159,11 +157,11 @@ def test_kernel_replaces_its_reference_unless_it_declines(monkeypatch: pytest.Mo
         assert triple(2, plus=1) == ("kernel", 7)
         assert triple(3, plus=1) == ("reference", 10)
         assert triple.reference(2) == ("reference", 6)  # type: ignore[attr-defined]
-        with pytest.raises(OverflowError, match="too large"):  # an error is not swallowed
+        with pytest.raises(OverflowError, match="too large"):  # errors of kernels are raised
             triple(102)
     with backend("numpy"):
         assert triple(2) == ("reference", 6)
-    assert asked == [2, 3, 102]
+    assert kernel_calls == [2, 3, 102]
     assert (triple.__name__, triple.__doc__) == ("triple", "Three times x.")
 
 
@@ -189,9 +187,7 @@ def test_every_registered_kernel_replaces_an_existing_reference() -> None:
                 assert callable(chosen.kernel(reference)), reference
 
 
-def test_kernel_is_imported_on_first_use_and_a_missing_library_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_kernel_is_imported_on_first_use_or_names_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Backend(
         "late", "numpy", "quicklib", "pip install quicklib", {f"{__name__}:triple": "nowhere:triple"}
     )

@@ -1,6 +1,4 @@
-"""Batches on several threads give the same results, also after errors and interrupts."""
-
-from __future__ import annotations
+"""Batches on several threads give the same results as on one, also after errors and interrupts."""
 
 import multiprocessing
 import os
@@ -26,7 +24,7 @@ ENTRIES = 1 << 30  # enough for any number of threads
 
 @pytest.fixture(autouse=True)
 def _two_threads_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(module, "_SPLIT_ABOVE", 1000)
+    monkeypatch.setattr(module, "_MIN_ENTRIES", 1000)
     monkeypatch.setenv("PHIBALL_THREADS", "2")
     with backend("numba"):
         yield
@@ -42,7 +40,7 @@ def test_result_does_not_depend_on_the_number_of_threads(monkeypatch: pytest.Mon
     for n in ("2", "3", "7"):
         monkeypatch.setenv("PHIBALL_THREADS", n)
         np.testing.assert_array_equal(_solve_batch(), alone)
-        with ThreadPoolExecutor(4) as pool:  # calls at the same time
+        with ThreadPoolExecutor(4) as pool:  # concurrent calls
             for weights in pool.map(_solve_batch, range(12)):
                 np.testing.assert_array_equal(weights, alone)
     for text in ("0", "-1", "two"):
@@ -72,7 +70,7 @@ def test_by_default_only_idle_cores_are_used(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_child_forked_while_threads_are_busy_starts_its_own() -> None:
+def test_child_forked_while_threads_are_busy_starts_its_own_threads() -> None:
     expected = _solve_batch()
     entered, leave = Barrier(3, timeout=60), Barrier(3, timeout=60)
 
@@ -112,7 +110,7 @@ def test_error_in_a_thread_reaches_the_caller(by_caller: bool) -> None:
 def test_caller_works_alone_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _solve_batch()
     module._queues.clear()
-    module._ready.clear()  # so that compilation, too, has to do without a thread
+    module._compiled_kernels.clear()  # so that the kernel is compiled without a thread, too
 
     def fail(self: Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -122,7 +120,7 @@ def test_caller_works_alone_if_no_thread_can_be_started(monkeypatch: pytest.Monk
 
 
 def _raise_at(line: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that raises KeyboardInterrupt at the given number of executed lines."""
+    """A trace function that raises KeyboardInterrupt at the given count of lines run in `threads.py`."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -139,7 +137,7 @@ def _raise_at(line: int) -> Callable[[FrameType, str, Any], Any]:
 
 
 def test_each_row_is_visited_once_after_an_interrupt_at_any_line() -> None:
-    """No part is running after an interrupt at any point."""
+    """No thread is working after an interrupt."""
     lock, running, seen = Lock(), 0, np.zeros(40, dtype=int)
 
     def work(start: int, stop: int) -> None:

@@ -1,6 +1,4 @@
-"""Every example runs as its docstring says, and prints its results."""
-
-from __future__ import annotations
+"""Every example runs and prints its results."""
 
 import json
 import re
@@ -25,7 +23,7 @@ LIMIT = 600  # seconds; all examples take about half a minute on a free core
 ERRORS = re.compile(
     r"^(\w+) +(?:squared )?error +([\d.]+)(?: ± [\d.]+)?(?: %)?, under attack +([\d.]+)", re.MULTILINE
 )
-# One process for several examples, because importing torch dominates.
+# Several examples run in one process, because importing torch takes longest.
 RUNNER = """
 import contextlib, io, json, runpy, sys
 outputs = {}
@@ -43,7 +41,7 @@ print(json.dumps(outputs))
     [[name for name in NAMES if name not in (*NEEDS, "data_parallel")], *([name] for name in NEEDS)],
     ids=["torch and scikit-learn", *NEEDS],
 )
-def test_every_example_runs(names: list[str]) -> None:
+def test_examples_run_and_robust_training_has_smaller_attacked_errors(names: list[str]) -> None:
     for package in NEEDS.get(names[0], []):
         if find_spec(package) is None:
             pytest.skip(f"{package}: not installed; the extra loops installs it")
@@ -69,11 +67,10 @@ def test_every_example_runs(names: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_distributed_example_and_its_checkpoint(tmp_path: Path) -> None:
-    """A run that is killed and resumed ends with the weights of an uninterrupted run."""
+def test_killed_distributed_example_resumes_to_the_same_result(tmp_path: Path) -> None:
     text = (FOLDER / "data_parallel.py").read_text(encoding="utf-8")
     assert "EPOCHS = 10\n" in text
-    longer = tmp_path / "longer.py"  # long enough to be killed before it ends
+    longer = tmp_path / "longer.py"  # runs long enough to be killed
     longer.write_text(text.replace("EPOCHS = 10\n", "EPOCHS = 40\n"), encoding="utf-8")
     program, settings = str(longer), environment()
 
@@ -90,18 +87,18 @@ def test_distributed_example_and_its_checkpoint(tmp_path: Path) -> None:
     two = finished(*torchrun(tmp_path / "logs"), program, str(tmp_path / "two.pt"))
     assert "2 processes" in two
     assert "equal weights: True" in two
-    unbroken = finished(sys.executable, program, str(tmp_path / "unbroken.pt"))
-    checkpoint = tmp_path / "broken.pt"
-    with subprocess.Popen([sys.executable, program, str(checkpoint)], env=settings) as broken:
+    uninterrupted = finished(sys.executable, program, str(tmp_path / "uninterrupted.pt"))
+    checkpoint = tmp_path / "killed.pt"
+    with subprocess.Popen([sys.executable, program, str(checkpoint)], env=settings) as killed:
         deadline = time.monotonic() + LIMIT
         while not checkpoint.exists() and time.monotonic() < deadline:
             time.sleep(0.001)
-        broken.kill()
-    assert broken.returncode != 0
-    assert finished(sys.executable, program, str(checkpoint)) == unbroken
+        killed.kill()
+    assert killed.returncode != 0
+    assert finished(sys.executable, program, str(checkpoint)) == uninterrupted
 
 
-def test_every_example_shows_its_command_and_is_listed() -> None:
+def test_every_example_is_listed_and_shows_its_command() -> None:
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"\((\w+)\.py\)", page)) == NAMES
     for name in NAMES:

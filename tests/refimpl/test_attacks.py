@@ -1,6 +1,4 @@
-"""Attacks: exact for linear losses, best iterates otherwise, always inside the ball and the box."""
-
-from __future__ import annotations
+"""Attacks maximise linear losses, return the best iterate and stay in the ball and the box."""
 
 import re
 from functools import partial
@@ -19,7 +17,7 @@ from tests.support.distributions import ANY_NORM, NORMS
 
 @pytest.mark.parametrize("norm", ANY_NORM)
 def test_linear_losses_are_maximised(norm: float, arrays: Arrays) -> None:
-    """The maximum of g.b over the ball is rho ||g||_q, 1/p + 1/q = 1; points with g = 0 do not move."""
+    """The maximum of g.b over the ball is radius ||g||_q with 1/p + 1/q = 1; if g = 0, x does not move."""
     q = 1.0 if norm == inf else inf if norm == 1 else norm / (norm - 1)
     for event in ((), (7,), (2, 3, 4)):
         g, z = np.random.default_rng(0).normal(size=(2, 6, *event))
@@ -29,14 +27,14 @@ def test_linear_losses_are_maximised(norm: float, arrays: Arrays) -> None:
             x = arrays.numpy(attack(None, points, ball, gradient=lambda x, i, g=gradient: g))
             moved = x.astype(np.float64) - arrays.numpy(points)
             gain = np.sum((g * moved).reshape(6, -1), axis=-1)
-            # Each coordinate is rounded once per step, relative to z, in 15 steps.
+            # Each coordinate is rounded once in each of 15 steps.
             tol = (8 if attack is fgm else 120) * arrays.eps * np.max(size(g, 1) * 4)
             np.testing.assert_allclose(gain, 0.3 * size(g, q), atol=tol)
-            still = np.all((x == arrays.numpy(points)).reshape(6, -1), axis=-1)
-            assert still.tolist() == [False, True, False, False, False, False]
+            unmoved = np.all((x == arrays.numpy(points)).reshape(6, -1), axis=-1)
+            assert unmoved.tolist() == [False, True, False, False, False, False]
 
 
-def test_index_enumerates_the_points(arrays: Arrays) -> None:
+def test_loss_and_gradient_get_the_index_of_each_point(arrays: Arrays) -> None:
     seen = []
 
     def gradient(x: Array, i: Array) -> Array:
@@ -52,8 +50,8 @@ def test_index_enumerates_the_points(arrays: Arrays) -> None:
         assert arrays.numpy(i).tolist() == [0, 1, 2, 3]
 
 
-def test_sign_steps_solve_a_separable_problem_within_one_step() -> None:
-    """Each coordinate of the maximiser of -sum a_j (x_j - t_j)^2 is t_j, clipped to the interval."""
+def test_ifgm_is_within_one_step_of_the_maximiser_of_a_separable_loss() -> None:
+    """The maximiser of -sum a_j (x_j - t_j)^2 is t, clipped to the ball."""
     draw = np.random.default_rng(0)
     z, t, a = draw.normal(size=(8, 5)), draw.normal(size=(8, 5)), draw.uniform(0.1, 3, size=(8, 5))
     for steps in (10, 100):
@@ -61,11 +59,11 @@ def test_sign_steps_solve_a_separable_problem_within_one_step() -> None:
         assert np.max(np.abs(x - np.clip(t, z - 0.7, z + 0.7))) <= 2.5 * 0.7 / steps + 1e-14
 
 
-def waves(x: Any, xp: Any) -> Any:
+def wavy_loss(x: Any, xp: Any) -> Any:
     return xp.sin(3 * x[..., 0]) * xp.cos(2 * x[..., 1]) + 0.3 * x[..., 0] * x[..., 1]
 
 
-def slopes(x: Any, xp: Any) -> Any:
+def wavy_gradient(x: Any, xp: Any) -> Any:
     u, v = x[..., 0], x[..., 1]
     return xp.stack(
         [3 * xp.cos(3 * u) * xp.cos(2 * v) + 0.3 * v, -2 * xp.sin(3 * u) * xp.sin(2 * v) + 0.3 * u], axis=-1
@@ -73,18 +71,18 @@ def slopes(x: Any, xp: Any) -> Any:
 
 
 @pytest.mark.parametrize("random", [False, True])
-def test_best_iterate_is_kept(random: bool, arrays: Arrays) -> None:
-    """Steps are so long that the loss goes up and down; each point has its own best iterate."""
+def test_best_iterate_of_each_point_is_returned(random: bool, arrays: Arrays) -> None:
+    """The steps are so long that the loss does not increase monotonically."""
     xp, seen, calls = arrays.xp, [], []
 
     def loss(x: Array, i: Array) -> Array:
-        f = waves(x, xp)
+        f = wavy_loss(x, xp)
         seen.append(arrays.numpy(f))
         return f
 
     def gradient(x: Array, i: Array) -> Array:
         calls.append(1)
-        return slopes(x, xp)
+        return wavy_gradient(x, xp)
 
     z = arrays.asarray(np.random.default_rng(0).uniform(-2, 2, size=(9, 2)))
     options: dict[str, Any] = {"rng": rng(0), "restarts": 3} if random else {}
@@ -96,8 +94,7 @@ def test_best_iterate_is_kept(random: bool, arrays: Arrays) -> None:
     assert len(set(np.argmax(record, axis=0).tolist())) > 2  # the best iterates differ
 
 
-def test_result_is_the_best_or_the_last_iterate() -> None:
-    """Never worse than x if there is a loss; the last iterate without one."""
+def test_result_is_the_best_iterate_with_a_loss_and_the_last_without() -> None:
     z = np.random.default_rng(0).normal(size=(5, 3))
     loss = partial(linear, lambda x, i: np.ones_like(x))
     for source in (None, rng(0)):  # a gradient of the wrong sign finds nothing better
@@ -105,14 +102,12 @@ def test_result_is_the_best_or_the_last_iterate() -> None:
         assert np.all(loss(x, None) >= loss(z, None))
         if source is None:
             assert np.array_equal(x, z)
-    x = ifgm(
-        None, np.zeros(1), Ball(2, 1.0), steps=2, step=0.8, gradient=lambda x, i: -x + 0.05
-    )  # to 0.8, and back
+    # The iterates are 0, 0.8 and 0.
+    x = ifgm(None, np.zeros(1), Ball(2, 1.0), steps=2, step=0.8, gradient=lambda x, i: -x + 0.05)
     np.testing.assert_allclose(x, [0.0], atol=1e-15)
 
 
-def test_step_lengths() -> None:
-    """Short steps stay within steps * step; steps proportional to the radius reach the border."""
+def test_steps_have_the_given_length_or_one_proportional_to_the_radius() -> None:
     z = np.zeros((1, 2))
     for attack in (ifgm, pgm):
         for step, reached in ((0.1, 1.5), (None, 3.0), (10.0, 3.0)):
@@ -122,37 +117,50 @@ def test_step_lengths() -> None:
     np.testing.assert_allclose(x, [[0.1, 0.1]], rtol=1e-15)
     for norm in NORMS:
         for step, length in ((None, 2.5 * 0.4 / 8), (0.03, 0.03)):
-            at: list[Any] = []
-            pgm(None, np.full((2, 3), 0.1), Ball(norm, 0.4), steps=8, step=step, gradient=partial(record, at))
-            np.testing.assert_allclose(size(at[1] - at[0], norm), length, rtol=1e-12)
+            evaluated_at: list[Any] = []
+            pgm(
+                None,
+                np.full((2, 3), 0.1),
+                Ball(norm, 0.4),
+                steps=8,
+                step=step,
+                gradient=partial(record, evaluated_at),
+            )
+            np.testing.assert_allclose(size(evaluated_at[1] - evaluated_at[0], norm), length, rtol=1e-12)
 
 
-def record(at: list[Any], x: Any, i: Any) -> Any:
-    """The gradient x, which records where it is evaluated."""
-    at.append(x)
+def record(evaluated_at: list[Any], x: Any, i: Any) -> Any:
+    """A gradient that equals x and records the points where it is evaluated."""
+    evaluated_at.append(x)
     return x
 
 
-def test_random_starts() -> None:
+def test_random_starts_are_white_noise_and_differ_between_restarts() -> None:
     z, ball = np.random.default_rng(0).normal(size=(6, 5)), Ball(inf, 0.4)
     for step, length in ((None, 1.25 * 0.4), (0.3, 0.3)):
-        at: list[Any] = []
-        x = fgm(None, z, ball, step=step, rng=5, gradient=partial(record, at))
-        (start,) = at
+        evaluated_at: list[Any] = []
+        x = fgm(None, z, ball, step=step, rng=5, gradient=partial(record, evaluated_at))
+        (start,) = evaluated_at
         assert np.array_equal(start, white_noise(z, ball, rng=5))
         np.testing.assert_allclose(x, np.clip(start + length * np.sign(start), z - 0.4, z + 0.4), atol=1e-15)
-    at = []
+    evaluated_at = []
     for seed in (0, 0, 1):
         options: dict[str, Any] = {"rng": seed, "steps": 1, "restarts": 3}
-        pgm(lambda x, i: x[:, 0], np.zeros((3, 4)), Ball(2, 1.0), gradient=partial(record, at), **options)
-    starts = np.concatenate(at)
+        pgm(
+            lambda x, i: x[:, 0],
+            np.zeros((3, 4)),
+            Ball(2, 1.0),
+            gradient=partial(record, evaluated_at),
+            **options,
+        )
+    starts = np.concatenate(evaluated_at)
     assert np.all(starts[:9] == starts[9:18])  # the same seed
     assert len(np.unique(starts[[*range(9), *range(18, 27)]], axis=0)) == 18
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_points_stay_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
-    """Images in [0, 1] with many pixels on the border; points far from zero; radius zero."""
+    """The data are images with many pixels 0 and 1, or points far from zero; the radius may be zero."""
     draw = np.random.default_rng(0)
     z = arrays.asarray(np.clip(draw.uniform(-0.5, 1.5, size=(6, 2, 5, 4)), 0, 1))
     g = arrays.asarray(draw.normal(size=(6, 2, 5, 4)))
@@ -166,15 +174,15 @@ def test_points_stay_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> 
             assert bool(arrays.xp.all(ball.contains(x, z, event_ndim=3))), name
             moved = arrays.numpy(x)
             assert np.all(arrays.numpy(z) == before)
-            # Independent of `contains`: each of 40 coordinates is rounded a few times, relative to one.
+            # Without `contains`: each of 40 coordinates has a few rounding errors.
             assert np.all(size(moved.astype(np.float64) - before, norm) <= radius + 4 * 40 * arrays.eps), name
             assert bool(np.any((moved < 0) | (moved > 1))) is (clip is None), name
-        far = 1000 + z  # float32 rounds x = z + b to multiples of 6e-5
+        far = 1000 + z  # the spacing of float32 numbers is 6e-5 here
         x = attack(gain, far, Ball(norm, 0.1), gradient=lambda x, i: g)
         assert bool(arrays.xp.all(Ball(norm, 0.1).contains(x, far, event_ndim=3))), name
         x = attack(gain, z, Ball(norm, 0.0), gradient=lambda x, i: g)
         assert np.array_equal(arrays.numpy(x), before), name
-        if isinstance(x, np.ndarray):  # not a view of the data
+        if isinstance(x, np.ndarray):  # the result is not a view of x
             x += 1
             assert np.array_equal(z, before), name
 
@@ -221,12 +229,12 @@ def test_attacks_do_not_change_the_model(name: str, training: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "noise"])
-def test_derived_gradient_gives_the_points_of_a_given_one(name: str) -> None:
+def test_gradient_by_autograd_gives_the_same_points_as_a_given_gradient(name: str) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     x = torch.tensor(np.random.default_rng(0).uniform(-2, 2, size=(9, 2)))
 
     def loss(x: Array, i: Array) -> Array:
-        return waves(x, torch) * (1 + i)
+        return wavy_loss(x, torch) * (1 + i)
 
     ball = Ball(2, 1.0)
     found = ATTACKS[name](loss, x, ball)
@@ -239,14 +247,14 @@ def test_derived_gradient_gives_the_points_of_a_given_one(name: str) -> None:
     ("options", "passes"),
     [({}, 5), ({"keep_best": False}, 4), ({"rng": 0}, 6), ({"rng": 0, "restarts": 3}, 16)],
 )
-def test_number_of_forward_passes(options: dict[str, Any], passes: int) -> None:
-    """Losses come with their gradients: keeping the best adds a pass per run, and one at x."""
+def test_pgm_runs_the_documented_number_of_forward_passes(options: dict[str, Any], passes: int) -> None:
+    """Each step needs one pass; returning the best iterate adds one per restart and one at x."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     calls = []
 
     def loss(x: Array, i: Array) -> Array:
         calls.append(x.requires_grad)
-        return waves(x, torch)
+        return wavy_loss(x, torch)
 
     pgm(loss, torch.ones(3, 2), Ball(2, 1.0), steps=4, **options)
     assert len(calls) == passes
@@ -256,13 +264,13 @@ def test_number_of_forward_passes(options: dict[str, Any], passes: int) -> None:
 Z = np.zeros((3, 2))
 
 
-def same(x: Any, i: Any) -> Any:
+def identity(x: Any, i: Any) -> Any:
     return x
 
 
-def test_invalid_arguments() -> None:
+def test_invalid_arguments_of_attacks_raise() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
-    ball, box, own = Ball(2, 1.0), Ball(2, 1.0, (0, 1)), {"gradient": same}
+    ball, box, own = Ball(2, 1.0), Ball(2, 1.0, (0, 1)), {"gradient": identity}
 
     def first(x: Any, i: Any) -> Any:
         return x[:, 0]
@@ -276,9 +284,9 @@ def test_invalid_arguments() -> None:
         "x contains NaN or infinity": lambda: ifgm(None, Z + np.nan, ball, **own),
         "ball is 0.5; expected a Ball": lambda: fgm(None, Z, 0.5, **own),
         "ball is Gaussian(std=1.0); expected a Ball": lambda: pgm(None, Z, Gaussian(1.0), **own),
-        "ball is 0.5; expected a Ball, or a distribution": lambda: white_noise(Z, 0.5),
+        "ball is 0.5; expected": lambda: white_noise(Z, 0.5),
         "rng is 'a'; expected": lambda: white_noise(Z, ball, rng="a"),
-        "x leaves the box clip = (0.0, 1.0)": lambda: fgm(None, Z + 2, box, **own),
+        "x is outside the box clip = (0.0, 1.0)": lambda: fgm(None, Z + 2, box, **own),
         "step is 'a'; expected a number": lambda: fgm(None, Z, ball, step="a", **own),
         "step is 0; expected a positive": lambda: fgm(None, Z, ball, step=0, **own),
         "step is inf; expected": lambda: pgm(None, Z, ball, step=inf, **own),
@@ -287,23 +295,17 @@ def test_invalid_arguments() -> None:
         "restarts is 2; expected an rng": lambda: pgm(first, Z, ball, restarts=2, **own),
         "restarts is 2; expected": lambda: pgm(None, Z, ball, restarts=2, rng=0, **own),
         "restarts is 3; expected": lambda: pgm(first, Z, ball, restarts=3, rng=0, keep_best=False, **own),
-        "gradient(x, i) has shape (3,); expected that of x, (3, 2)": lambda: fgm(
-            None, Z, ball, gradient=first
-        ),
-        "gradient(x, i) contains NaN or infinity": lambda: pgm(
-            None, Z, ball, gradient=lambda x, i: x + np.inf
-        ),
+        "gradient(x, i) has shape (3,)": lambda: fgm(None, Z, ball, gradient=first),
+        "gradient(x, i) contains NaN": lambda: pgm(None, Z, ball, gradient=lambda x, i: x + np.inf),
         "gradient(x, i) is None": lambda: fgm(None, Z, ball, gradient=lambda x, i: None),
-        "gradient(x, i) is a torch array": lambda: fgm(
-            None, Z, ball, gradient=lambda x, i: torch.zeros((3, 2))
-        ),
-        "loss(x, i) has shape (3, 2); expected (3,), one loss": lambda: pgm(same, Z, ball, **own),
+        "gradient(x, i) is a torch array": lambda: fgm(None, Z, ball, gradient=lambda x, i: torch.ones(3, 2)),
+        "loss(x, i) has shape (3, 2); expected (3,), one loss": lambda: pgm(identity, Z, ball, **own),
         "loss(x, i) contains NaN": lambda: pgm(
             lambda x, i: np.where(i == 1, np.nan, x[:, 0]), Z, ball, **own
         ),
         "loss is 1; expected a function": lambda: pgm(1, Z, ball, **own),
         "loss is None; expected a function": lambda: fgm(None, torch.zeros((3, 2)), ball),
-        "norm is 3.0; expected 1, 2 or inf": lambda: ifgm(None, Z + 1, Ball(3, 1.0), **own),
+        "norm is 3.0; expected": lambda: ifgm(None, Z + 1, Ball(3, 1.0), **own),
     }
     for message, call in calls.items():
         with pytest.raises((TypeError, ValueError), match=re.escape(message)):

@@ -1,6 +1,4 @@
-"""The contextual problem: against optimal transport plans, and the conditional loss."""
-
-from __future__ import annotations
+"""The contextual problem agrees with optimal transport plans; `conditional_loss` and `Conditional`."""
 
 from functools import cache, partial
 from itertools import product
@@ -17,17 +15,17 @@ from phiball.verification.oracles.transport_plans import TransportPlan, causal_p
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 
-CONIC = 1e-6  # the accuracy of the conic solver
+CONIC_TOL = 1e-6  # the accuracy of the conic solver
 
 
 def instance(seed: int) -> dict[str, Any]:
-    """L1, L2: 3 covariates, 4 parameters, 5 points, nothing uniform, some points unreachable."""
+    """A random problem with 3 covariates, 4 parameters and 5 points, some of them of probability zero."""
     draw = np.random.default_rng(seed)
     joint = draw.dirichlet(np.ones(12)).reshape(3, 4)
-    reach = draw.random((3, 5)) < 0.8
-    reach[:, 0] = True
-    nu = np.where(reach, draw.exponential(size=(3, 5)), 0.0)
-    a = draw.uniform(1, 2, size=6)  # away from 0, so that z matters
+    reachable = draw.random((3, 5)) < 0.8
+    reachable[:, 0] = True
+    nu = np.where(reachable, draw.exponential(size=(3, 5)), 0.0)
+    a = draw.uniform(1, 2, size=6)  # away from 0, so that the loss depends on z
     points, z = draw.normal(size=5), draw.normal(size=4)
     return {
         "joint": joint,
@@ -58,27 +56,30 @@ def problem(case: dict[str, Any], arrays: Arrays) -> tuple[Conditional, Any, Any
 
 
 @cache
-def solved(seed: int, eta: float, penalty: str, causal: bool = True) -> TransportPlan:
+def optimal_plan(seed: int, eta: float, penalty: str, causal: bool = True) -> TransportPlan:
     case = instance(seed)
     return causal_plan(case["table"], case["joint"], case["nu"], eta=eta, penalty=penalty, causal=causal)
 
 
-def test_strong_duality(arrays: Arrays) -> None:
-    """L1, L2: the library's duals equal the primal values; noncausal plans have larger values."""
-    tol = CONIC + 64 * arrays.eps
+def test_dual_values_equal_the_values_of_optimal_plans(arrays: Arrays) -> None:
+    """Claims L1 and L2; noncausal plans have larger values."""
+    tol = CONIC_TOL + 64 * arrays.eps
     for seed in (0, 1):
         case = instance(seed)
         data, loss, points = problem(case, arrays)
         p = arrays.asarray(case["nu"])
         for eta, (d, name) in product((0.1, 1.0), ((ENTROPIC, "entropic"), (QUADRATIC, "quadratic"))):
             found = causal_value(loss, data, points, eta, d, p=p)
-            oracle = solved(seed, eta, name)
+            oracle = optimal_plan(seed, eta, name)
             assert float(found.value) == pytest.approx(oracle.value, abs=tol)
-            # The distribution of x' given x; the error of the plan is the root of that of the value.
+            # The distribution of x' given x, accurate only to the square root of CONIC_TOL.
             moved = oracle.plan.sum(axis=1) / case["joint"].sum(axis=1)[:, None]
             np.testing.assert_allclose(arrays.numpy(found.inner.weights), moved, atol=2e-3)
-        assert solved(seed, 0.1, "entropic", causal=False).value > solved(seed, 0.1, "entropic").value + 1e-3
-        assert float(found.supremum) == pytest.approx(solved(seed, 0.0, "none").value, abs=tol)
+        assert (
+            optimal_plan(seed, 0.1, "entropic", causal=False).value
+            > optimal_plan(seed, 0.1, "entropic").value + 1e-3
+        )
+        assert float(found.supremum) == pytest.approx(optimal_plan(seed, 0.0, "none").value, abs=tol)
         expected = float(np.sum(case["joint"] * case["table"].mean(axis=0)))
         for d in select(core=True):
             found = causal_value(loss, data, points, 0.3, d)
@@ -86,7 +87,7 @@ def test_strong_duality(arrays: Arrays) -> None:
             assert found.losses.dtype == points.dtype
 
 
-def test_grouped_matches_a_dictionary(arrays: Arrays) -> None:
+def test_grouped_agrees_with_grouping_by_a_dictionary(arrays: Arrays) -> None:
     draw = np.random.default_rng(0)
     x = draw.integers(0, 3, size=(60, 2, 1)).astype(float)
     x[x == 2] = 0.1
@@ -112,7 +113,7 @@ def test_grouped_matches_a_dictionary(arrays: Arrays) -> None:
         np.testing.assert_allclose(arrays.numpy(data.weight)[k], w[mine].sum(), rtol=tol)
         np.testing.assert_allclose(arrays.numpy(data.share)[k, :m], w[mine] / w[mine].sum(), rtol=4 * tol)
         assert np.all(arrays.numpy(data.share)[k, m:] == 0)
-    # Scalars, where 0 and -0 are equal.
+    # Covariates may be scalars, and 0 equals -0.
     data = Conditional.grouped(arrays.asarray([0.0, -0.0, 1.0]), arrays.asarray([1.0, 2.0, 3.0]))
     assert arrays.numpy(data.x).tolist() == [0.0, 1.0]
     assert arrays.numpy(data.share).tolist() == [[0.5, 0.5], [1.0, 0.0]]
@@ -133,18 +134,18 @@ def test_grouped_and_stacked_agree(arrays: Arrays) -> None:
 
 
 def pricing(w: Any, z: Any) -> Any:
-    """Psi(w, z) = -w z'(w, 1) of Section 6.3, affine in z."""
+    """The cost -w (z_0 w + z_1) of Section 6.3, affine in z."""
     return -w * (z[:, 0] * w + z[:, 1])
 
 
-def ragged(arrays: Arrays) -> tuple[Conditional, Any, Any]:
+def data_with_groups_of_different_size(arrays: Arrays) -> tuple[Conditional, Any, Any]:
     draw = np.random.default_rng(2)
     x, z = draw.integers(0, 4, size=(30, 1)).astype(float), draw.normal(size=(30, 2))
     return Conditional.grouped(arrays.asarray(x), arrays.asarray(z)), x, z
 
 
-def test_loss_is_the_conditional_average(arrays: Arrays) -> None:
-    data, x, z = ragged(arrays)
+def test_conditional_loss_is_the_conditional_mean_of_the_cost(arrays: Arrays) -> None:
+    data, x, z = data_with_groups_of_different_size(arrays)
     i = np.array([0, 3, 1, 1, 2])
     moved = np.random.default_rng(3).normal(size=(5, 1))
     w = np.cos(moved[:, 0])
@@ -160,7 +161,7 @@ def test_loss_is_the_conditional_average(arrays: Arrays) -> None:
                 np.testing.assert_allclose(arrays.numpy(found), expected, atol=64 * arrays.eps)
 
 
-def test_chunk_bounds_the_number_of_pairs() -> None:
+def test_chunk_limits_the_number_of_parameters_per_call() -> None:
     seen: list[int] = []
     data = Conditional.stacked(np.zeros(2), np.ones((2, 7)))
     loss = conditional_loss(lambda x: x, lambda w, z: (seen.append(len(w)), w * z)[1], data, chunk=3)
@@ -168,7 +169,7 @@ def test_chunk_bounds_the_number_of_pairs() -> None:
     assert seen == [15, 15, 5]
 
 
-def test_decisions_of_any_shape(arrays: Arrays) -> None:
+def test_decisions_and_parameters_may_be_matrices(arrays: Arrays) -> None:
     xp = arrays.xp
     data = Conditional.stacked(arrays.asarray(np.zeros((2, 3))), arrays.asarray(np.ones((2, 4, 2, 2))))
     loss = conditional_loss(
@@ -199,7 +200,7 @@ def test_torch_gradients_flow_to_parameters_and_covariates() -> None:
 
 
 def test_causal_risk_is_the_weighted_mean_of_robust_risks(arrays: Arrays) -> None:
-    data, _, _ = ragged(arrays)
+    data, _, _ = data_with_groups_of_different_size(arrays)
     K = data.x.shape[0]
     ball, close = Ball(inf, 0.5), {"rtol": 256 * arrays.eps, "atol": 256 * arrays.eps}
     w = np.arange(1.0, K + 1) / (K * (K + 1) / 2)
@@ -218,14 +219,14 @@ def test_causal_risk_is_the_weighted_mean_of_robust_risks(arrays: Arrays) -> Non
 X, ZS = np.zeros((2, 1)), np.ones((2, 3))
 
 
-def test_invalid_arguments() -> None:
+def test_invalid_data_losses_and_points_raise() -> None:
     stacked, grouped, half = Conditional.stacked, Conditional.grouped, np.ones(2) / 2
     data, points, ball = stacked(X, ZS), np.zeros((2, 4, 1)), Ball(2, 1.0)
     loss = conditional_loss(lambda x: x[:, 0], lambda w, z: w * z, data)
     wide = stacked(np.zeros((2, 1)), np.ones((2, 3, 1)))
     five = np.zeros((5, 1)), np.zeros(5, dtype=np.int64)
 
-    def decided(decision: Any) -> Any:
+    def loss_of(decision: Any) -> Any:
         return lambda: conditional_loss(decision, lambda w, z: w * z[:, 0], wide)(*five)
 
     def value(points: Any = points, eta: Any = 1.0, d: Any = ENTROPIC, loss: Any = loss, **how: Any) -> Any:
@@ -234,7 +235,7 @@ def test_invalid_arguments() -> None:
     def risk(data: Any, eta: float) -> Any:
         return lambda: causal_risk(loss, data, ball, eta, ENTROPIC, n_samples=4, rng=rng(0))
 
-    values: dict[str, Any] = {
+    value_errors: dict[str, Any] = {
         r"z \(3, 3\); expected \(K,\) \+ event": lambda: stacked(X, np.ones((3, 3))),
         r"z \(2, 0\); expected": lambda: stacked(X, np.ones((2, 0))),
         "x contains NaN": lambda: stacked(X * np.nan, ZS),
@@ -248,8 +249,8 @@ def test_invalid_arguments() -> None:
         "x contains NaN or an inf": lambda: grouped(X + np.inf, ZS),
         r"weight has shape \(3,\).*": lambda: grouped(X, ZS, weight=np.ones(3) / 3),
         "weight is 0 for every pair": lambda: grouped(np.array([0.0, 1.0]), ZS, weight=np.array([1.0, 0.0])),
-        r"decision\(x\) has shape \(1,\); expected \(5,\) \+ event": decided(lambda x: x[:1, 0]),
-        r"decision\(x\) has .*; expected \(5,\)": decided(lambda x: x.mean()),
+        r"decision\(x\) has shape \(1,\); expected \(5,\) \+ event": loss_of(lambda x: x[:1, 0]),
+        r"decision\(x\) has .*; expected \(5,\)": loss_of(lambda x: x.mean()),
         "chunk is 0": lambda: conditional_loss(loss, loss, data, chunk=0),
         r"points has shape \(1, 4, 1\)": value(points[:1]),
         "expected at least one point": value(points[:, :0]),
@@ -263,7 +264,7 @@ def test_invalid_arguments() -> None:
         )(X, np.zeros(2, np.int64)),
     }
     wrong: Any = None
-    kinds: dict[str, Any] = {
+    type_errors: dict[str, Any] = {
         r"x is \[0.0\]": lambda: stacked([0.0], ZS),
         "z has dtype float32 and x float64": lambda: stacked(X, ZS.astype(np.float32)),
         "decision is None": lambda: conditional_loss(wrong, loss, data),
@@ -271,7 +272,7 @@ def test_invalid_arguments() -> None:
         "data is None; expected a Conditional": lambda: conditional_loss(loss, loss, wrong),
         "divergence is 0.5": value(d=0.5),
     }
-    for error, calls in ((ValueError, values), (TypeError, kinds)):
+    for error, calls in ((ValueError, value_errors), (TypeError, type_errors)):
         for message, call in calls.items():
             with pytest.raises(error, match=message):
                 call()

@@ -1,6 +1,4 @@
-"""Exact sums of two numbers and directed rounding, against fractions."""
-
-from __future__ import annotations
+"""Error-free sums and directed rounding agree with exact fractions."""
 
 from fractions import Fraction
 
@@ -17,7 +15,7 @@ DTYPES = {"float32": np.float32, "float64": np.float64}
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(data=st.data())
-def test_sums_of_two_numbers(dtype: str, data: st.DataObject) -> None:
+def test_two_sum_is_exact_and_add_up_rounds_up(dtype: str, data: st.DataObject) -> None:
     width = int(dtype.removeprefix("float"))
     numbers = st.floats(-1e30, 1e30, width=width) if width == 64 else st.floats(-(2.0**90), 2.0**90, width=32)
     a, b = (np.asarray([data.draw(numbers)], dtype=DTYPES[dtype]) for _ in range(2))
@@ -28,11 +26,10 @@ def test_sums_of_two_numbers(dtype: str, data: st.DataObject) -> None:
     up = add_up(a, b)
     assert up.dtype == DTYPES[dtype]
     assert Fraction(float(up[0])) >= exact
-    assert Fraction(float(np.nextafter(up, -np.inf, dtype=up.dtype)[0])) < exact  # and to the next number
+    assert Fraction(float(np.nextafter(up, -np.inf, dtype=up.dtype)[0])) < exact  # `up` is the next number
 
 
-def test_rounding(arrays: Arrays) -> None:
-    """Inexact sums are rounded up; the tolerance of a sum increases with its length."""
+def test_tolerances_are_multiples_of_eps(arrays: Arrays) -> None:
     a, b = arrays.asarray([1.0, 1.0, -1.0, 2.0]), arrays.asarray(np.array([1, -1, 1, 0]) * arrays.eps / 8)
     up = arrays.numpy(add_up(a, b)).astype(np.float64)
     assert up.tolist() == [1 + arrays.eps, 1.0, -1 + arrays.eps / 2, 2.0]

@@ -1,6 +1,4 @@
-"""Results with arrays of any library print in one line."""
-
-from __future__ import annotations
+"""The repr of every result is one line."""
 
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -10,13 +8,11 @@ import numpy as np
 import pytest
 
 import phiball.refimpl
-from phiball.refimpl import QUADRATIC, SG, worst_case
-from phiball.refimpl.qlearning import Neighbourhood
-from phiball.refimpl.theory import convex_plan, covering_bound
+from phiball.refimpl import QUADRATIC, worst_case
 from tests.support.arrays import Arrays
 
 
-def test_numbers_and_shapes_are_shown(doubles: Arrays) -> None:
+def test_repr_shows_numbers_and_shapes_of_arrays(doubles: Arrays) -> None:
     solution = worst_case(doubles.asarray([0.0, 1.0]), 0.5, QUADRATIC)
     assert repr(solution) == "WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)"
     solution = worst_case(doubles.asarray(np.zeros((3, 2, 5))), 0.5, QUADRATIC)
@@ -25,7 +21,7 @@ def test_numbers_and_shapes_are_shown(doubles: Arrays) -> None:
     assert repr(solution) == f"WorstCase({shapes})"
 
 
-def test_tensors_with_a_gradient_or_without_data() -> None:
+def test_repr_of_tensors_that_require_grad_or_hold_no_data() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     losses = torch.tensor([0.0, 1.0], requires_grad=True)
     assert repr(worst_case(losses, 0.5, QUADRATIC)).startswith("WorstCase(value=0.75, mu=0, ")
@@ -36,16 +32,7 @@ def test_tensors_with_a_gradient_or_without_data() -> None:
     )
 
 
-def test_other_results() -> None:
-    bound = covering_bound(100, 0.5, lambda eps: 0.0)
-    assert repr(bound) == "CoveringBound(alpha=0, approximation=0, complexity=0, confidence=0.3532)"
-    plan = convex_plan(0.5, lipschitz=1.0, diameter=1.0, idf=0.25, estimator=SG)
-    assert repr(plan).startswith("Plan(estimator=SG(level=1), batch=1, steps=")
-    distribution = Neighbourhood(np.zeros((50, 4), dtype=np.int64), np.full((50, 4), 0.25))
-    assert repr(distribution) == "Neighbourhood(index of shape (50, 4), weight of shape (50, 4))"
-
-
-def test_every_dataclass_with_arrays_prints_in_one_line() -> None:
+def test_every_dataclass_with_arrays_has_the_one_line_repr() -> None:
     modules = [
         import_module(found.name) for found in walk_packages(phiball.refimpl.__path__, "phiball.refimpl.")
     ]

@@ -1,6 +1,4 @@
-"""Results do not depend on the shape of a data point."""
-
-from __future__ import annotations
+"""Results do not depend on the shape of the data."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +14,7 @@ from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Ball, Gaussi
 
 Z = np.random.default_rng(0).uniform(-1, 2, size=(6, 4))
 S = np.random.default_rng(1).normal(size=(6, 4))  # tilts, gradients and steps
-SIZES = 0.5 + np.abs(Z)  # feature_scale of each data point
+FEATURE_SCALES = 0.5 + np.abs(Z)  # feature_scale of each data point
 
 
 def loss(x: Any, i: Any) -> Any:
@@ -24,21 +22,21 @@ def loss(x: Any, i: Any) -> Any:
     return np.sin(2 * v[:, 0]) + v[:, 1] ** 2 / 3 + v[:, 2] * v[:, 3] + 0.1 * i
 
 
-def slope(x: Any, i: Any) -> Any:
+def loss_gradient(x: Any, i: Any) -> Any:
     v = x.reshape(len(x), -1)
     parts = [2 * np.cos(2 * v[:, 0]), 2 * v[:, 1] / 3, v[:, 3], v[:, 2]]
     return np.stack(parts, axis=-1).reshape(x.shape)
 
 
-def of_distributions(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator[Any]:
+def distribution_results(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator[Any]:
     z, s, k = Z.reshape(*batch, *event), S.reshape(*batch, *event), len(event)
     plain = [Ball(norm, 0.7) for norm in (1.0, 2.0, 3.0, inf)]
-    for ball in (*plain, Ball(2, 0.7, clip=(-1.2, 2.1), feature_scale=SIZES[0].reshape(event))):
+    for ball in (*plain, Ball(2, 0.7, clip=(-1.2, 2.1), feature_scale=FEATURE_SCALES[0].reshape(event))):
         for method in (ball.length, ball.dual_norm, ball.steepest, ball.variance):
             yield method(s, event_ndim=k)
         yield ball.contains(z + s / 3, z, event_ndim=k)
-        for how in ({}, {"antithetic": True}, {"qmc": True}):
-            yield ball.sample(z, 4, rng=rng(0), event_ndim=k, **how)
+        for settings in ({}, {"antithetic": True}, {"qmc": True}):
+            yield ball.sample(z, 4, rng=rng(0), event_ndim=k, **settings)
         if ball.norm != 3:
             yield ball.project(z + s, z, event_ndim=k)
             yield ball.log_mgf(s, event_ndim=k)
@@ -48,25 +46,25 @@ def of_distributions(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator
     yield from Gaussian(0.6).sample_tilted(z, s, 3, rng=rng(0), event_ndim=k)
 
 
-def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
+def risk_results(event: tuple[int, ...]) -> Iterator[Any]:
     z, s, eta = Z.reshape(-1, *event), S.reshape(-1, *event), 0.4
-    ball, few = Ball(2, 0.5, feature_scale=SIZES.reshape(-1, *event)), {"n_samples": 8}
+    ball, few = Ball(2, 0.5, feature_scale=FEATURE_SCALES.reshape(-1, *event)), {"n_samples": 8}
     for d in (ENTROPIC, HINGE):
         dense = refimpl.worst_case_density(loss, z, Ball(2, 0.5), eta, d, at=z[:2] + 0.1, rng=rng(0), **few)
         yield from (dense.density, dense.atoms, dense.masses)
-    tilted = partial(Tilted, gradient=slope)
-    for way in (refimpl.Uniform(), tilted(self_normalised=True, start="uniform"), tilted(retilt=1)):
-        how: dict[str, Any] = {"method": way, "chunk": 5, **few}
-        found = refimpl.robust_risk(loss, z, ball, eta, ENTROPIC, rng=rng(0), **how)
+    tilted = partial(Tilted, gradient=loss_gradient)
+    for proposal in (refimpl.Uniform(), tilted(self_normalised=True, start="uniform"), tilted(retilt=1)):
+        settings: dict[str, Any] = {"method": proposal, "chunk": 5, **few}
+        found = refimpl.robust_risk(loss, z, ball, eta, ENTROPIC, rng=rng(0), **settings)
         yield from (found.values, found.stderr)
     worst = refimpl.adversarial_risk(loss, z, ball, rng=rng(0), attack=lambda loss, x, ball: x + 0.1, **few)
     yield from (worst.values, worst.points)
     yield refimpl.robust_risk(loss, z, ball, None, QUADRATIC, budget=0.1, rng=rng(0), **few).value
     yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, size=9, rng=rng(0), **few).points
     for distribution in (Ball(2, 0.5), Ball(inf, 0.5)):
-        yield refimpl.fgm(None, z, distribution, gradient=slope, rng=rng(0))
-        yield refimpl.ifgm(None, z, distribution, gradient=slope, steps=3)
-        yield refimpl.pgm(loss, z, distribution, gradient=slope, rng=rng(0), steps=2, restarts=2)
+        yield refimpl.fgm(None, z, distribution, gradient=loss_gradient, rng=rng(0))
+        yield refimpl.ifgm(None, z, distribution, gradient=loss_gradient, steps=3)
+        yield refimpl.pgm(loss, z, distribution, gradient=loss_gradient, rng=rng(0), steps=2, restarts=2)
         yield refimpl.white_noise(z, distribution, rng=rng(0))
         yield theory.surrogate(s, distribution, eta, ENTROPIC)
         yield theory.surrogate_estimate(s, distribution, eta, QUADRATIC, rng=rng(0), **few)
@@ -74,17 +72,17 @@ def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
         yield theory.r2(s, distribution)
         yield theory.r3(s, distribution, eta, QUADRATIC)
     for estimator in (SG(2), RTMLMC(2, "stratified")):
-        for way in (
+        for proposal in (
             refimpl.Uniform(antithetic=True),
-            Tilted(gradient=slope),
-            Tilted(kappa=1.0, gradient=slope),
+            Tilted(gradient=loss_gradient),
+            Tilted(kappa=1.0, gradient=loss_gradient),
         ):
-            objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, way)
+            objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal)
             drawn = objective.points(loss, z, rng=rng(0))
             yield from (drawn.points, drawn.weights, drawn.log_weights, drawn.value)
 
 
-def check_same_numbers(expected: Iterator[Any], found: Iterator[Any]) -> None:
+def assert_same_numbers(expected: Iterator[Any], found: Iterator[Any]) -> None:
     for k, (a, b) in enumerate(zip(expected, found, strict=True)):
         first, second = (np.ravel(to_numpy(np.asarray(v))).astype(float) for v in (a, b))
         size = 1 + np.abs(first).max()
@@ -92,8 +90,8 @@ def check_same_numbers(expected: Iterator[Any], found: Iterator[Any]) -> None:
 
 
 @pytest.mark.parametrize("backend_name", ["numpy", "numba"])
-def test_shape_of_the_data_does_not_matter(backend_name: str) -> None:
+def test_results_are_the_same_for_reshaped_data(backend_name: str) -> None:
     with backend(backend_name):
         for batch, event in (((6,), (2, 2)), ((2, 3), (4,)), ((3, 2), (1, 4, 1))):
-            check_same_numbers(of_distributions((6,), (4,)), of_distributions(batch, event))
-        check_same_numbers(of_risks((4,)), of_risks((2, 2)))
+            assert_same_numbers(distribution_results((6,), (4,)), distribution_results(batch, event))
+        assert_same_numbers(risk_results((4,)), risk_results((2, 2)))

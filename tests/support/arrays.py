@@ -1,7 +1,5 @@
 """Fixtures that run a test on each backend and dtype."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,21 +13,22 @@ import pytest
 from phiball.backends import BACKENDS, Array, backend, device, library, to_numpy
 
 PLACES = (*BACKENDS, "torch:cuda")
+"""Where tests run: a backend, or a backend and a device."""
 DEVICES = ("cupy", "torch:cuda")
-"""The backends that need a GPU."""
+"""The places that need a GPU."""
 BOTH = ("float64", "float32")
 DTYPES: dict[str, dict[str, tuple[str, ...]]] = {
-    # Kernels are compiled for each precision; one other library tests the reference in single precision.
+    # Kernels are compiled for each precision; torch tests the reference in single precision.
     "arrays": {"numba": BOTH, "torch": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
     "doubles": {},
 }
-"""The dtypes of the fixtures with these names, by backend; double precision by default."""
+"""For each fixture, the dtypes by place; float64 by default."""
 FAST_PLACES = ("numba",)
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Creates and reads arrays of one backend in one precision."""
+    """Converts to and from arrays of one backend in one precision."""
 
     backend: str
     xp: Any
@@ -49,9 +48,9 @@ class Arrays:
 
     def numpy(self, x: Array) -> Any:
         """`x` as a NumPy array of the same precision; checks that it belongs to this backend."""
-        here = self.asarray([0.0])
-        assert library(x) == library(here), f"{type(x)} is not of {self.backend}"
-        assert device(x) == device(here), f"an array on {device(x)}; expected {device(here)}"
+        own = self.asarray([0.0])
+        assert library(x) == library(own), f"{type(x)} is not of {self.backend}"
+        assert device(x) == device(own), f"an array on {device(x)}; expected {device(own)}"
         return to_numpy(x)
 
 
@@ -87,9 +86,9 @@ def _activated(case: str) -> Iterator[Arrays]:
     with backend(name) as chosen:
         xp = chosen.namespace
         kind = getattr(xp, dtype)
-        # Not the default device of array-api-strict, so that an array created there by mistake raises.
-        there = xp.Device("device1") if name == "strict" else where or None
-        yield Arrays(name, xp, kind, float(xp.finfo(kind).eps), there)
+        # array-api-strict uses a second device, so that arrays created on the default one raise.
+        device_ = xp.Device("device1") if name == "strict" else where or None
+        yield Arrays(name, xp, kind, float(xp.finfo(kind).eps), device_)
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""Attacks, in every setting that changes their behaviour."""
-
-from __future__ import annotations
+"""Attacks with the settings that tests vary."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +25,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def linear(gradient: Any, x: Array, i: Array) -> Array:
-    """g.x for a gradient that does not depend on x."""
+    """The loss g.x, where `gradient` returns g."""
     xp = array_namespace(x)
     return xp.sum(xp.reshape(gradient(x, i) * x, (x.shape[0], prod(x.shape[1:]))), axis=-1)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 60.0  # seconds to wait for an answer
+TIMEOUT = 60.0  # seconds to wait for an answer
 
 
 def find_browser() -> str | None:
@@ -58,7 +58,7 @@ class Browser:
         os.close(self._out)
 
     def _receive(self) -> dict[str, Any]:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._in], [], [], max(0.0, until - time.monotonic()))
             piece = os.read(self._in, 1 << 16) if ready else b""

@@ -1,21 +1,19 @@
 """Norms, distributions and estimators for tests."""
 
-from __future__ import annotations
-
 from math import inf
 
 from phiball.refimpl import RTMLMC, SG, Ball, Gaussian
 
 NORMS = (1, 2, inf)
-"""Norms with a projection and tilted samples."""
+"""Norms that support projections and tilted samples."""
 ANY_NORM = (*NORMS, 1.5, 3)
-"""Also one exponent on each side of 2."""
+"""With one exponent on each side of 2."""
 LARGE_NORM = 60
 """Close to the maximum norm, where powers may underflow."""
 
 
 def distributions(radius: float, deviation: float | None = None) -> list[Ball | Gaussian]:
-    """A ball of each norm in closed form, and a Gaussian distribution."""
+    """A ball for each of NORMS, and a Gaussian."""
     return [*(Ball(norm, radius) for norm in NORMS), Gaussian(radius if deviation is None else deviation)]
 
 

@@ -1,7 +1,5 @@
 """The divergences that tests select from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -15,12 +13,12 @@ from phiball.verification.instances.divergence_catalog import QUARTIC
 
 
 def anonymous(d: Divergence) -> Divergence:
-    """A built-in divergence without its family, solved as a user's divergence."""
+    """A copy without `family`, which is solved like a user's divergence."""
     return Divergence(f"my {d.name}", d.phi, d.conj, d.dconj, d.d2conj)
 
 
 def _elastic() -> Divergence:
-    """abs(x - 1) + (x - 1)^2/2, with a kink at 1."""
+    """phi(x) = abs(x - 1) + (x - 1)^2/2, which has a kink at 1."""
 
     def phi(x: Array) -> Array:
         xp = array_namespace(x)
@@ -42,7 +40,7 @@ def _elastic() -> Divergence:
 
 
 def _half() -> Divergence:
-    """abs(x - 1) on [1/2, inf), infinite below: the counterexample to consistency (B1)."""
+    """phi(x) = abs(x - 1) for x >= 1/2, and infinite below: the counterexample of claim B1."""
 
     def phi(x: Array) -> Array:
         xp = array_namespace(x)
@@ -61,7 +59,7 @@ def _half() -> Divergence:
 
 
 def _rounded_absolute() -> Divergence:
-    """abs(x - 1) - 1/4, rounded to (x - 1)^2 between 1/2 and 3/2: linear on both sides, curved between."""
+    """phi(x) = (x - 1)^2 between 1/2 and 3/2, and abs(x - 1) - 1/4 elsewhere."""
 
     def phi(x: Array) -> Array:
         xp = array_namespace(x)
@@ -100,11 +98,11 @@ class Row:
     usual: bool = False
     """Used in every test that solves an inner problem."""
     core: bool = False
-    """One for each solver, for slow tests."""
+    """Used in slow tests: one divergence for each solver."""
     compiled: bool = False
     """Has a kernel in the numba backend."""
     limit: bool = False
-    """So close to a limit of its family that direct formulas cancel."""
+    """So close to k = 0 or k = 1 that direct formulas cancel."""
     extreme: bool = False
     """An exact solution would need thousands of digits."""
 
@@ -135,10 +133,10 @@ def select(**wanted: bool) -> list[Divergence]:
 
 
 def name_of(value: Any) -> str | None:
-    """The id of a divergence in a parametrised test; None (pytest's default) for other values."""
+    """The pytest id of a divergence; None, which means the default id, for other values."""
     if not isinstance(value, Divergence):
         return None
-    # `name` rounds the parameter, which may be close to a limit.
+    # `name` rounds the parameter, which is not unique near a limit.
     return value.name if value.parameter is None else f"{value.family}({value.parameter:.10g})"
 
 

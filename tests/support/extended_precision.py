@@ -1,4 +1,4 @@
-"""Exact answers for batches of inner problems in extended precision; shares no code with refimpl.
+"""Solve and check batches of inner problems in extended precision, without code of refimpl.
 
 Rows are checked together: `f` and `p` have shape (n, m), `eta` has shape (n,).
 """
@@ -52,7 +52,7 @@ class Problem:
         """The documented error of the value beyond the gap."""
         m = self.f.shape[-1]
         smallest = LONG(np.finfo(np.float32 if self.eps > 1e-10 else np.float64).smallest_subnormal)
-        own = 1e4 * m * np.finfo(LONG).eps ** 2 * self.eta  # the error of this module, where all losses are 0
+        own = 1e4 * m * np.finfo(LONG).eps ** 2 * self.eta  # the error of this module
         return 8 * self.eps * (8 + log2(m)) * self.scale + smallest + own
 
 
@@ -75,7 +75,7 @@ def value(problem: Problem) -> Any:
             before = np.cumsum(mass, axis=-1) - mass
             return top + np.sum(np.clip(k - before, 0, mass) * ranked, axis=-1) / k
         if problem.family == "quadratic" or k == 2:
-            # With the j largest losses active, c solves sum p (g - c + eta) = eta.
+            # If the j largest losses have positive weight, c solves sum p (g - c + eta) = eta over them.
             filled, moment = np.cumsum(mass, axis=-1), np.cumsum(mass * ranked, axis=-1)
             c = (moment - e * (1 - filled)) / filled
             active = np.where((ranked > c - e) & (mass > 0), np.arange(g.shape[-1]), 0)
@@ -109,24 +109,24 @@ def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
     slack, steep = problem.rounding, problem.family == "cressie_read" and problem.k <= 0
     with np.errstate(all="ignore"):
         exact = value(problem)
-        known, certain = np.isfinite(exact), np.abs(gap) + slack
-        # The rounding of weights enters the value to first order at a kink, and to second order elsewhere.
+        known, allowed = np.isfinite(exact), np.abs(gap) + slack
+        # Rounding errors of weights have a first-order effect at a kink, and a second-order effect elsewhere.
         kinked = problem.family in ("absolute", "hinge")
-        charge = problem.eta * (4 * problem.eps * kinked + 8 * problem.eps**2 * (1 + abs(problem.k)))
+        phi_rounding = problem.eta * (4 * problem.eps * kinked + 8 * problem.eps**2 * (1 + abs(problem.k)))
         failed = {
             "not finite": ~(np.isfinite(got) & np.isfinite(mu) & np.isfinite(gap)),
             "weights": invalid_weights(problem, weights),
-            "value": known & ~(np.abs(got - exact) <= certain),
-            "gap": known & ~(np.abs(gap) <= 8 * slack + charge),
+            "value": known & ~(np.abs(got - exact) <= allowed),
+            "gap": known & ~(np.abs(gap) <= 8 * slack + phi_rounding),
             # Where phi(0) is infinite, a weight may underflow.
-            "primal": known & ~(primal_at(problem, weights) >= exact - certain - charge) & (not steep),
-            "dual": known & ~(dual_at(problem, mu) <= exact + certain + 4 * problem.eps * np.abs(mu)),
+            "primal": known & ~(primal_at(problem, weights) >= exact - allowed - phi_rounding) & (not steep),
+            "dual": known & ~(dual_at(problem, mu) <= exact + allowed + 4 * problem.eps * np.abs(mu)),
         }
     return [name for name, rows in failed.items() if np.any(rows)]
 
 
 def budget_failures(problem: Problem, budget: Any, out: dict[str, Any]) -> list[str]:
-    """The names of the failing checks with a budget; `problem.eta` is the returned price, or 1 if it is 0."""
+    """The names of the failing checks with a budget; `problem.eta` is the returned eta, or 1 if that is 0."""
     got = {name: np.asarray(x).astype(LONG) for name, x in out.items()}
     price, weights, r = got["eta"], got["weights"], np.asarray(budget).astype(LONG)
     with np.errstate(all="ignore"):
@@ -141,14 +141,14 @@ def budget_failures(problem: Problem, budget: Any, out: dict[str, Any]) -> list[
         steep = problem.family == "cressie_read" and problem.k <= 0
         bound = np.minimum(bound, top) if steep else bound
         info = np.finfo(np.float32 if problem.eps > 1e-10 else np.float64)
-        certain = np.abs(got["gap"]) + slack + LONG(info.smallest_subnormal)
+        allowed = np.abs(got["gap"]) + slack + LONG(info.smallest_subnormal)
         gain = np.sum(np.where(weights > 0, weights * problem.f, 0), axis=-1)
         over = 64 * (1 + r) * (1 + abs(problem.k)) * problem.eps
         known = np.isfinite(bound) & (problem.scale > LONG(info.smallest_normal) * 10**28)
         failed = {
             "not finite": ~(np.isfinite(got["value"]) & np.isfinite(got["gap"])) | ~(price >= 0),
             "weights": invalid_weights(problem, weights),
-            "gain": ~(gain >= got["value"] - certain),
+            "gain": ~(gain >= got["value"] - allowed),
             "budget": ~(np.sum(divergence_at(problem, weights), axis=-1) <= r + over) & (not steep),
             "bound": known & ~(np.abs(got["value"] - bound) <= slack + 8 * problem.eps * charged),
             "gap": known & ~(np.abs(got["gap"]) <= 64 * slack),
@@ -163,7 +163,7 @@ def invalid_weights(problem: Problem, weights: Any) -> Any:
 
 
 def dual_at(problem: Problem, mu: Any) -> Any:
-    """mu + eta E phi*((f - mu)/eta)."""
+    """The dual objective mu + eta E phi*((f - mu)/eta)."""
     p, k = problem.p, LONG(problem.k)
     away = problem.f - mu[:, None]
     s = away / problem.eta[:, None]
@@ -184,7 +184,7 @@ def dual_at(problem: Problem, mu: Any) -> Any:
 
 
 def primal_at(problem: Problem, weights: Any) -> Any:
-    """E_gamma f - eta E phi(gamma/p), for the weights rescaled to sum to one."""
+    """The primal objective E_gamma f - eta E phi(gamma/p), with the weights rescaled to sum to one."""
     weights = weights / weights.sum(axis=-1, keepdims=True)
     gain = np.sum(np.where(weights > 0, weights * problem.f, 0), axis=-1)
     return gain - problem.eta * np.sum(divergence_at(problem, weights), axis=-1)

@@ -1,7 +1,5 @@
 """Small image and label files in the IDX format."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

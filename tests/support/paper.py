@@ -1,7 +1,5 @@
 """The LaTeX source of the paper, if the environment variable PHIBALL_PAPER names it."""
 
-from __future__ import annotations
-
 import os
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Problems that the tests of Q-learning share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ def table(arrays: Arrays, index: Any, weight: Any) -> Neighbourhood:
 
 
 def problem(seed: int, arrays: Arrays, discount: float = 0.6) -> tuple[MDP, Neighbourhood]:
+    """A random process with six states, the last of which is terminal, and two actions."""
     draw = np.random.default_rng(seed)
     S, A = 6, 2
     P = draw.dirichlet(np.ones(S), size=(S, A))

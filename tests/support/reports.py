@@ -1,7 +1,5 @@
 """Synthetic results for tests of the report: every verdict, and every field of a claim."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import inf
 
@@ -25,7 +23,7 @@ OPEN = Assessment(Kind.OPEN, Consequence.NONE, "There are no numbers.")
 FALSE = Assessment(Kind.FALSE, Consequence.RESULT, "It fails for f = (0, 1).", follows=("D2",))
 
 
-def made_up() -> list[Claim]:
+def synthetic_claims() -> list[Claim]:
     """Return claims of every kind; the last two do not reach their recorded verdicts."""
 
     @claim(
@@ -121,5 +119,5 @@ def made_up() -> list[Claim]:
 
 
 def results() -> list[Result]:
-    """Return the results of running them."""
-    return [claim.run() for claim in made_up()]
+    """Return the results of the synthetic claims."""
+    return [claim.run() for claim in synthetic_claims()]

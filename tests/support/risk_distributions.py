@@ -1,7 +1,5 @@
 """Distributions and losses whose robust risk is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +8,14 @@ import numpy as np
 from phiball.backends import Array, Rng, array_namespace
 from tests.support.arrays import Arrays
 
-Z = 4.75  # standard errors, exceeded with probability 2e-6
-
 
 def first(x: Array, i: Array) -> Array:
-    """The first coordinate: uniform on [0, 1] in the ball of radius 1/2 around 1/2."""
+    """The loss x_0."""
     return x[:, 0]
 
 
 class Counted:
-    """The loss x_0 x_1, which records the number of points of each call."""
+    """The loss x_0 x_1, which records the number of points in each call."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -36,12 +32,12 @@ class Fixed:
     points: Any
 
     def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
-        # The first coordinate of a data point is its index.
+        # See `fixed`: the first coordinate of a data point is its index.
         xp = array_namespace(x)
         return xp.take(self.points, xp.astype(x[:, 0], xp.int64), axis=0)
 
 
 def fixed(losses: Any, arrays: Arrays) -> tuple[Array, Fixed]:
-    """(z, distribution) such that the loss `first` on data point k takes the values losses[k]."""
+    """Data points and a distribution such that `first` has the values losses[k] around data point k."""
     z = arrays.asarray(np.arange(len(losses))[:, None])
     return z, Fixed(arrays.asarray(np.asarray(losses)[:, :, None]))

@@ -18,33 +18,32 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 
 PLAN = Schedule(epochs=2, batch=8, rate=0.01)  # 22 images: three steps per epoch, the last with six images
 STEPS = 6
-ABOUT = {"setting": "ERM", "trial": 0, "seed": 7, "data": "d1", "width": 8, "objective": {"rho": 0.45}}
+DESCRIPTION = {"setting": "ERM", "trial": 0, "seed": 7, "data": "d1", "width": 8, "objective": {"rho": 0.45}}
 
 
 def plain(loss: Any, x: Any, source: Rng) -> Any:
     return loss(x, torch.arange(len(x))).mean()
 
 
-def moved_on(loss: Any, x: Any, source: Rng, kept: Any) -> Any:
+def perturb_stored(loss: Any, x: Any, source: Rng, stored: Any) -> Any:
     """The loss at the stored perturbations of these images plus noise, and the new perturbations."""
-    kept = kept + 0.1 * source.normal(tuple(x.shape), like=x)
-    return plain(loss, x + kept, source), kept
+    stored = stored + 0.1 * source.normal(tuple(x.shape), like=x)
+    return plain(loss, x + stored, source), stored
 
 
-def sampled(*how: Any) -> Any:
+def regularized(*how: Any) -> Any:
     return lambda loss, x, source: RegularizedLoss(*how)(loss, x, rng=source)
 
 
 OBJECTIVES = {
     "plain": plain,
-    "RT-MLMC stratified": sampled(Ball(inf, 0.45), 0.9, ENTROPIC, RTMLMC(3, "stratified")),
-    "RT-MLMC random": sampled(Ball(2, 2.0), 0.9, ENTROPIC, RTMLMC(3, "random")),
-    "tilted linf": sampled(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
-    "kept perturbations": moved_on,
+    "RT-MLMC stratified": regularized(Ball(inf, 0.45), 0.9, ENTROPIC, RTMLMC(3, "stratified")),
+    "RT-MLMC random": regularized(Ball(2, 2.0), 0.9, ENTROPIC, RTMLMC(3, "random")),
+    "tilted linf": regularized(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
+    "stored perturbations": perturb_stored,
 }
-PLANS = {
-    "kept perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)
-}  # for other objectives PLAN
+# Other objectives have the schedule PLAN.
+PLANS = {"stored perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)}
 
 
 def model() -> Any:
@@ -63,27 +62,27 @@ def images() -> tuple[Any, Any]:
 class Training:
     """A training run that can be stopped and resumed, as by new processes, and its results."""
 
-    def __init__(self, name: str, keep: Path | None, plan: Schedule | None = None) -> None:
-        self.objective, self.keep, self.plan = OBJECTIVES[name], keep, plan or PLANS.get(name, PLAN)
+    def __init__(self, name: str, path: Path | None, plan: Schedule | None = None) -> None:
+        self.objective, self.path, self.plan = OBJECTIVES[name], path, plan or PLANS.get(name, PLAN)
         self.source: Rng | None = None  # the last one passed to the objective
 
-    def go(self, on_step: Callable[[int, int, float], None] = lambda done, total, loss: None) -> Training:
+    def run(self, on_step: Callable[[int, int, float], None] = lambda done, total, loss: None) -> Training:
         self.model = model()  # a new process starts from the initial weights
         x, y = images()
 
-        def objective(loss: Any, x: Any, source: Rng, *kept: Any) -> Any:
+        def objective(loss: Any, x: Any, source: Rng, *stored: Any) -> Any:
             self.source = source
-            return self.objective(loss, x, source, *kept)
+            return self.objective(loss, x, source, *stored)
 
         self.curve = train_network(
             self.model, objective, (x, y), self.plan, rng(11),
-            kept_points=torch.zeros_like(x) if self.objective is moved_on else None,
-            checkpoint=None if self.keep is None else Checkpoint(self.keep, ABOUT, save_every=0),
+            state=torch.zeros_like(x) if self.objective is perturb_stored else None,
+            checkpoint=None if self.path is None else Checkpoint(self.path, DESCRIPTION, save_every=0),
             on_step=on_step,
         )  # fmt: skip
         return self
 
-    def until(self, step: int) -> None:
+    def run_until(self, step: int) -> None:
         """Run, and stop at the end of this step, before its checkpoint."""
 
         def stop(done: int, total: int, loss: float) -> None:
@@ -91,9 +90,9 @@ class Training:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            self.go(stop)
+            self.run(stop)
 
-    def left(self) -> tuple[Any, ...]:
+    def result(self) -> tuple[Any, ...]:
         assert self.source is not None
         later = self.source.uniform((3,), like=torch.zeros(0)), self.source.uniform((2,), like=np.empty(0))
         return self.curve, weights(self.model), [draw.tolist() for draw in later]

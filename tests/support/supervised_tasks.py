@@ -1,7 +1,5 @@
 """Synthetic images for the image studies, small enough to train on in a second."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ def digits(seed: int = 0, test: int = 1) -> Images:
 
 
 class LinearLoss:
-    """The loss g.x of six images, which records the points it is evaluated at."""
+    """The loss g.x of six images, which records the points where it is evaluated."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(0)

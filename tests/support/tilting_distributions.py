@@ -1,6 +1,4 @@
-"""Oracles for tilted distributions by quadrature and mpmath, which share no code with the samplers."""
-
-from __future__ import annotations
+"""Exact values for tilted distributions by quadrature and mpmath, without code of the samplers."""
 
 from functools import cache
 from math import inf
@@ -12,13 +10,13 @@ from scipy.interpolate import PchipInterpolator
 
 from phiball.refimpl import Gaussian
 
-LEVEL = 1e-6  # of each statistical test
-Z = 4.9  # two-sided, one in a million
+LEVEL = 1e-6  # significance level of each statistical test
+Z = 4.9  # standard errors, exceeded with probability 1e-6
 NODES, SHARES = np.polynomial.legendre.leggauss(24)
 
 
 def left(r: Any, x: Any, norm: float) -> Any:
-    """The radius of the ball of the other coordinates, in a ball of radius r, if one coordinate is x."""
+    """The radius that is left for the other coordinates if one coordinate of a ball of radius r is x."""
     if norm == inf:
         return r + 0 * x
     rest = r - np.abs(x) if norm == 1 else np.sqrt(np.maximum(0, (r - x) * (r + x)))
@@ -26,10 +24,10 @@ def left(r: Any, x: Any, norm: float) -> Any:
 
 
 def below(r: Any, x: Any, s: Any, norm: float) -> Any:
-    """The integral of exp(s.b) over the ball of radius r where b_1 <= x, by Gauss's rule."""
+    """The integral of exp(s.b) over the points of the ball of radius r with b_1 <= x."""
     if len(s) == 1:
         return np.exp(-s[0] * r) * np.expm1(s[0] * (x + r)) / s[0] if s[0] else x + r
-    # The sphere is smooth in the angle; the cross-polytope has a ridge at 0.
+    # The integrand is smooth in the angle for norm 2, and has a kink at 0 for norm 1.
     if norm == 2:
         pieces = [(0 * r - np.pi / 2, np.arcsin(np.clip(x / np.where(r > 0, r, 1), -1, 1)))]
     elif norm == 1:
@@ -50,14 +48,14 @@ def below(r: Any, x: Any, s: Any, norm: float) -> Any:
 
 @cache
 def first(s: tuple[float, ...], norm: float) -> Any:
-    """The distribution function of b_1 in the unit ball, interpolated at 500 points."""
+    """The distribution function of b_1 in the unit ball, interpolated from 500 points."""
     x = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 500))
     total = below(np.ones(500), x, np.array(s), norm)
     return PchipInterpolator(x, total / total[-1])
 
 
 def uniforms(b: Any, s: Any, norm: float) -> Any:
-    """Rosenblatt's transform of points b (n, d): independent uniform numbers if their density is exp(s.b)."""
+    """Rosenblatt's transform of points b: independent uniform numbers if their density is exp(s.b)."""
     columns = [first(tuple(s), norm)(b[:, 0])]
     r = left(np.ones(len(b)), b[:, 0], norm)
     for k in range(1, b.shape[1]):
@@ -67,14 +65,14 @@ def uniforms(b: Any, s: Any, norm: float) -> Any:
 
 
 def log_mgf(s: Any, norm: float) -> Any:
-    """log E exp(s.b) on the unit ball, at the working precision of mpmath, from positive terms."""
+    """log E exp(s.b) on the unit ball, in the working precision of mpmath."""
     s = [mp.mpf(v) for v in s]
     d = len(s)
     if norm == inf:
         return mp.fsum(mp.log(mp.sinh(v) / v) for v in s if v != 0)
     if norm == 2:
         return mp.log(mp.hyp0f1(mp.mpf(d) / 2 + 1, mp.fsum(v * v for v in s) / 4))
-    # sum_k h_k(s^2) d!/(d + 2k)!, with k h_k = sum_i p_i h_(k-i) and p_i the power sums.
+    # The sum of h_k(s^2) d!/(d + 2k)! over k, where k h_k = sum_i p_i h_(k-i) with power sums p_i.
     squares = [v * v for v in s if v != 0]
     powers, sums, h, total, c = squares, [], [mp.mpf(1)], mp.mpf(1), mp.mpf(1)
     k = 0
@@ -91,7 +89,7 @@ def log_mgf(s: Any, norm: float) -> Any:
 
 
 def moments(s: Any, c: Any, norm: float) -> tuple[float, float]:
-    """The mean and the variance of c.b under exp(s.b): derivatives of log E exp(s.b) along c."""
+    """The mean and variance of c.b under exp(s.b), as derivatives of log E exp(s.b) along c."""
     with mp.workdps(50):
         h = mp.mpf(10) ** -12
         down, at, up = (

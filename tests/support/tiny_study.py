@@ -1,4 +1,4 @@
-"""A study with few tasks of any duration, for tests of resumable runs."""
+"""A study with few short tasks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Config(StudyConfig):
     count: int = option(6, "Tasks.")
-    pause: float = option(0.0, "Seconds per task.", least=0)
-    powers: tuple[float, ...] = option((1.0, 0.5), "Powers of the draws.", least=-inf)
+    pause: float = option(0.0, "Seconds per task.", minimum=0)
+    powers: tuple[float, ...] = option((1.0, 0.5), "Powers of the draws.", minimum=-inf)
     reading: str = option("plain", "How it is read.", ("plain", "fancy"))
     place: str = option("", "kill:DIR or stay:DIR, see `_misbehave`.", affects_results=False)
 

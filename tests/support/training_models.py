@@ -1,6 +1,4 @@
-"""Models, losses and an independent implementation of the estimator, for the tests of training."""
-
-from __future__ import annotations
+"""Models, losses and reference weights for tests of training."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -62,10 +60,10 @@ def gradients(model: Any) -> list[Any]:
 def entropic_weights(
     losses: Any, index: Any, n: int, eta: float, level: int, *, multilevel: bool
 ) -> tuple[Any, Any]:
-    """Compute the value and the signed weights from the losses, by softmax.
+    """Compute the value and the signed weights of entropic estimators by softmax.
 
-    For a multilevel estimator the weights of a data point are the softmax of all its points minus those of
-    the halves, divided by the probability of its level.
+    If `multilevel`, half the softmax of each half of a data point's losses is subtracted, and the result
+    is divided by the probability of the level.
     """
     weights = torch.zeros_like(losses)
     value = torch.zeros((), dtype=losses.dtype)
@@ -88,10 +86,9 @@ def entropic_weights(
 
 
 def close(actual: Iterable[Any], expected: Iterable[Any], roundings: float = 1e4) -> bool:
-    """Whether all tensors agree to the given number of roundings, relative to the largest entry.
+    """Whether all tensors agree up to `roundings` machine epsilons, relative to the largest entry.
 
-    Sums of a few thousand terms in another order differ by far less than 1e4 roundings. A missing point or a
-    wrong weight changes them by 1e-3 or more: 1e4 roundings in single precision, 1e12 in double.
+    The order of summation matters far less than 1e4 epsilons, and a missing point or wrong weight more.
     """
     actual, expected = list(actual), list(expected)
     if [t.shape for t in actual] != [t.shape for t in expected] or not actual:

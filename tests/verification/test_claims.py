@@ -1,6 +1,4 @@
-"""The claims reach their recorded verdicts, reject their mutants, and have complete metadata."""
-
-from __future__ import annotations
+"""The claims reach their recorded verdicts, reject their mutants and have complete metadata."""
 
 import re
 import subprocess
@@ -14,17 +12,17 @@ from phiball.backends import backend
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.paper import BEYOND
-from phiball.verification.framework.sources import enumerates, oracles_of, place
+from phiball.verification.framework.sources import enumerates, oracles_of, source_location
 from phiball.verification.framework.suite import GROUPS, SECTIONS, all_claims, find_claims, run_claims
 from phiball.verification.instances.tolerances import TEST_LEVEL
 from tests.support.paths import ROOT
 
 CLAIMS = {entry.id: entry for entry in all_claims() if entry.verdict is not Verdict.UNCHECKED}
 UNCHECKED = {entry.id: entry for entry in all_claims() if entry.verdict is Verdict.UNCHECKED}
-# The statements of the paper; each has at least one claim. Suffixes such as -rate are further parts.
-LAST = {"A": 10, "E": 7, "B": 7, "C": 10, "D": 13, "F": 9, "G": 8, "H": 10, "I": 8, "S": 1, "J": 6, "P": 5}
-STATEMENTS = [f"{group}{k + 1}" for group, last in (LAST | {"L": 2, "Q": 3}).items() for k in range(last)]
-IN_WORDS = {"S1-columns", "J4-numbers"}  # statements without a formula
+# The number of statements in each group; every statement has at least one claim.
+GROUP_SIZES = zip("AEBCDFGHISJPLQ", (10, 7, 7, 10, 13, 9, 8, 10, 8, 1, 6, 5, 2, 3), strict=True)
+STATEMENTS = [f"{group}{k + 1}" for group, n in GROUP_SIZES for k in range(n)]
+WITHOUT_FORMULA = {"S1-columns", "J4-numbers"}  # claims stated in words
 
 
 @pytest.mark.slow
@@ -41,7 +39,7 @@ def test_claim_reaches_its_verdict_and_rejects_its_mutants(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("backend_name", ["numpy", "torch", "strict"])
 @pytest.mark.parametrize("name", sorted(CLAIMS.keys() - {"A1-conic"})[::8])
-def test_claim_reaches_its_verdict_on_other_arrays(name: str, backend_name: str) -> None:
+def test_claim_reaches_its_verdict_on_other_backends(name: str, backend_name: str) -> None:
     pytest.importorskip({"strict": "array_api_strict"}.get(backend_name, backend_name))
     with backend(backend_name):
         result = CLAIMS[name].run(effort=0.1, shrink=False)
@@ -64,7 +62,7 @@ def test_every_claim_has_the_metadata_of_its_verdict() -> None:
             assert all(ids[source].assessment is not None for source in assessment.follows), entry.id
         if entry.id in CLAIMS:
             assert all((entry.mutants, entry.title, entry.assumptions)), entry.id
-            assert entry.formula or entry.id in IN_WORDS, entry.id
+            assert entry.formula or entry.id in WITHOUT_FORMULA, entry.id
             assert bool(entry.correction) == bool(entry.counterexamples) == differs, entry.id
 
 
@@ -77,7 +75,7 @@ def test_unchecked_claims_give_a_reason() -> None:
     assert "of 100 draws from the printed distribution, 4 have" in UNCHECKED["Q2-area"].run().note
 
 
-def test_statements_sections_groups_and_names_are_complete() -> None:
+def test_every_statement_and_section_has_claims_with_unique_names() -> None:
     ids, names = ([getattr(entry, field) for entry in all_claims()] for field in ("id", "name"))
     for statement in [*STATEMENTS, "E4c", "D6b"]:
         assert any(f"{i}-".startswith(f"{statement}-") for i in ids), statement
@@ -88,16 +86,16 @@ def test_statements_sections_groups_and_names_are_complete() -> None:
     assert (find_claims("A1")[0].section, find_claims("T8")[0].section) == ("2", BEYOND)
 
 
-def test_false_alarms_are_rare_and_statistical_claims_use_the_seed() -> None:
+def test_statistical_claims_use_the_seed_and_have_tiny_error_levels() -> None:
     levels = {entry.id: entry.error_level for entry in CLAIMS.values() if entry.error_level}
-    assert sum(levels.values()) < 1e-4  # bounds the chance of a false alarm in a full run
+    assert sum(levels.values()) < 1e-4  # bounds the probability of a false alarm in a full run
     assert all(TEST_LEVEL <= level < 1e-5 for level in levels.values())
     assert all(CLAIMS[name].seeded for name in levels)
     assert CLAIMS["T8"].run(seed=1).violation != CLAIMS["T8"].run(seed=2).violation
 
 
 def test_counterexamples_satisfy_the_assumptions_of_the_paper() -> None:
-    # A3 is about Example 3 itself; the others quote numbers, without assumptions.
+    # These statements have no assumptions: A3 is about Example 3, and the others quote numbers.
     free = {"A3", "J4", "J4-numbers", "Q1"}
     for entry in all_claims():
         for counterexample in entry.counterexamples:
@@ -108,37 +106,37 @@ def test_counterexamples_satisfy_the_assumptions_of_the_paper() -> None:
                 assert all(piece.note and piece.holds for piece in met), entry.id
 
 
-def test_sources_and_oracles_point_at_code() -> None:
+def test_source_locations_of_claims_and_oracles_point_to_functions() -> None:
     for entry in all_claims():
         oracles = [oracle.rpartition(" ")[2] for oracle in oracles_of(entry.statement)]
-        for at in (place(entry.statement), *oracles):
+        for at in (source_location(entry.statement), *oracles):
             path, _, line = at.rpartition(":")
             code = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
             assert code.startswith(("@", "def ")), (entry.id, at)
     assert "solve_exactly" in {oracle.split()[0] for oracle in oracles_of(find_claims("A1")[0].statement)}
     assert oracles_of(find_claims("C7")[0].statement) == ()
-    assert place(lambda: None) == ""
+    assert source_location(pytest.importorskip) == ""  # not a function of this repository
     assert [enumerates(find_claims(name)[0].statement) for name in ("D5", "A1")] == [True, False]
 
 
 # --- The runner -----------------------------------------------------------------------------------
 
 
-def test_find_by_id_words_and_section() -> None:
+def test_find_claims_by_id_words_and_section() -> None:
     assert [entry.id for entry in find_claims("c4")] == ["C4"]
     assert [entry.id for entry in find_claims(["c4", "strong_duality"])] == ["A1", "C4"]
     assert [entry.id for entry in find_claims("gap_of_normal")] == ["C4-gap"]
     assert [entry.id for entry in find_claims("example", 2)] == ["A3", "E1", "E2", "E3", "E4", "E5", "E7"]
     assert {entry.section for entry in find_claims(section=3)} == {"3"}
     assert {entry.section for entry in find_claims(section="beyond")} == {BEYOND}
-    with pytest.raises(ValueError, match="claim is 'nonsense', which no id, name"):
+    with pytest.raises(ValueError, match="claim is 'nonsense', but no id, name"):
         find_claims("nonsense")
-    for section in (99, 7, ""):
-        with pytest.raises(ValueError, match=f"section is {section}; there are claims on 2, 3, .*beyond"):
+    for section in (99, ""):
+        with pytest.raises(ValueError, match=f"section is {section}; expected one of 2, 3, .*beyond"):
             find_claims(section=section)
 
 
-def test_runs_are_reproducible_and_report_each_result() -> None:
+def test_claims_are_reported_in_order_and_reproducible_by_seed() -> None:
     seen: list[str] = []
     with backend("strict"):
         run_claims(find_claims(["C7", "E2"]), on_result=lambda result: seen.append(result.id))

@@ -1,6 +1,4 @@
-"""The oracles import nothing of the library, and agree with values computed by hand."""
-
-from __future__ import annotations
+"""The oracles are independent of the library and agree with values computed by hand."""
 
 import ast
 import sys
@@ -24,7 +22,7 @@ def test_oracles_import_nothing_of_the_library(name: str) -> None:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             module = node.module or ""
-            if not module.startswith("phiball.verification.oracles"):  # an oracle may use another
+            if not module.startswith("phiball.verification.oracles"):  # an oracle may use another oracle
                 imported.add(module.partition(".")[0])
     ours = {name for name in imported if name not in sys.stdlib_module_names}
     assert ours <= {"mpmath", "numpy", "scipy", "cvxpy"}
@@ -42,13 +40,15 @@ def test_oracles_import_nothing_of_the_library(name: str) -> None:
         ("indicator", 0.75, 1.0, 2 / 3),
     ],
 )
-def test_oracles_solve_two_points(family: str, parameter: float | None, eta: float, value: float) -> None:
+def test_oracles_agree_with_values_computed_by_hand(
+    family: str, parameter: float | None, eta: float, value: float
+) -> None:
     f = (0.0, 1.0)
     answer = solve_exactly(f, eta, family, parameter)
-    least = definitions.dual_minimum(f, eta, family, parameter)
-    reached = definitions.primal_objective(f, answer.weights, eta, family, parameter)
+    dual_minimum_ = definitions.dual_minimum(f, eta, family, parameter)
+    primal = definitions.primal_objective(f, answer.weights, eta, family, parameter)
     cone = definitions.conic(f, eta, family, parameter, (0.5, 0.5))
     # The expected values have twelve digits.
-    for result in (float(answer.value), float(least), float(reached)):
+    for result in (float(answer.value), float(dual_minimum_), float(primal)):
         assert result == pytest.approx(value, abs=1e-12)
-    assert cone == pytest.approx(value, abs=1e-6)  # the conic solver's own accuracy
+    assert cone == pytest.approx(value, abs=1e-6)  # the accuracy of the conic solver

@@ -1,13 +1,10 @@
-"""The report: entries, terminal, JSON, Markdown, the HTML page and the errata."""
-
-from __future__ import annotations
+"""The report of claims in the terminal, as JSON, Markdown and HTML, and the errata."""
 
 import io
 import json
 import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
-from math import nan
 from typing import Any
 
 import pytest
@@ -30,10 +27,10 @@ from phiball.verification.report.quotes import pieces, quote_html
 from phiball.verification.report.report_files import circumstances
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
-from phiball.verification.report.words import all_mutants, evidence, method, summary, verdict_difference
+from phiball.verification.report.wording import all_mutants, summary
 from tests.support import paper
 from tests.support.paths import ROOT
-from tests.support.reports import CURVE, made_up, results
+from tests.support.reports import CURVE, results, synthetic_claims
 
 CLAIMS = all_claims()
 FOUND = of_the_paper(CLAIMS)
@@ -70,12 +67,13 @@ def test_entries_group_readings_and_are_ranked_by_consequence() -> None:
     assert entry.status == "imprecise"
     assert [alone.head.id for alone in entries(find_claims("C4-gamma"))] == ["C4-gamma"]
     assert sum(len(entry.lines) for entry in FOUND) == sum(claim.section != BEYOND for claim in CLAIMS)
-    assert sum(tally(FOUND).values()) + len(followers(FOUND)) == len(FOUND)  # each is counted once
+    assert sum(tally(FOUND).values()) + len(followers(FOUND)) == len(FOUND)  # each entry is counted once
     assert {entry.head.id for entry in followers(FOUND)} == {"C4", "E6-kinked", "F4", "G6", "H4"}
     by_name = {row.item.name: row for row in rows(FOUND, THIS)}
     row = by_name["Proposition 1"]
     assert (row.worst.head.id, row.worst.status) == ("B1", "missing assumption")
-    assert [entry.head.id for entry in row.asides] == ["B4", "B7-mean", "B6"]  # B4 is false, but in the proof
+    # B4 is false, but concerns only the proof.
+    assert [entry.head.id for entry in row.asides] == ["B4", "B7-mean", "B6"]
     assert by_name["Example 2"].worst.status == "holds"
 
 
@@ -94,7 +92,7 @@ def test_theorems_hold_as_printed_or_with_a_stated_change() -> None:
     found = {theorem.item.name: theorem for theorem in theorems(FOUND, THIS)}
     answers = {name: theorem.answer for name, theorem in found.items()}
     assert answers["Theorem 1"] == "with one more assumption: (I); yes: (II)"
-    assert answers["Theorem 2"].startswith("yes")  # its proof has other constants
+    assert answers["Theorem 2"].startswith("yes")  # only constants in its proof differ
     assert answers["Proposition 1"] == "with one more assumption"
     assert answers["Proposition 2"] == answers["Theorem 3"] == answers["Proposition 5"] == "yes"
     assert answers["Proposition 3"].startswith("no: (I); with another constant: (II,")
@@ -110,7 +108,7 @@ def test_theorems_hold_as_printed_or_with_a_stated_change() -> None:
 # --- Formulas -------------------------------------------------------------------------------------
 
 
-def test_formulas_and_quotations_of_all_claims_convert() -> None:
+def test_formulas_and_quotations_of_all_claims_are_converted() -> None:
     for claim in CLAIMS:
         quoted = pieces(claim.quote, THIS)
         for tex in (claim.formula, claim.corrected, *(text for text, is_math in quoted if is_math)):
@@ -131,53 +129,24 @@ def test_formulas_and_quotations_of_all_claims_convert() -> None:
 # --- Words and files ------------------------------------------------------------------------------
 
 
-def test_evidence_and_method_in_words() -> None:
-    blank: Any = replace(RESULTS[0], tolerance=0.0, bound=nan, measured=nan, error_level=0.0)
-    for numbers, said in (
-        ({"violation": nan}, ""),
-        ({"violation": -3.0}, "satisfied with a margin of 3"),
-        ({"violation": 0.0}, "no difference"),
-        ({"violation": 1e-16, "tolerance": 1e-15}, "the largest difference is 1e-16, within"),
-        ({"violation": 2.0}, "violated by 2, more than the tolerance of 0"),
-        ({"violation": 2.0, "bound": 4.0, "measured": 6.0}, "exceeds the bound of 4 by 2, more than"),
-        ({"violation": -2.0, "bound": 4.0, "measured": 2.0}, "at most 50 % of the bound (2 of 4)"),
-        ({"violation": -2.0, "bound": 1.0, "measured": 0.05}, "5 % of the bound, which is loose here"),
-        ({"violation": -2.0, "bound": 4.0, "measured": 0.002}, "(0.002 of 4), which is vacuous here"),
-    ):
-        assert said in evidence(replace(blank, **numbers))
-    assert method(replace(blank, searched=True, examples=12)) == "searched: 12 examples"
-    assert method(RESULTS[0], 7) == "statistical: 1 check at a total error level of 1e-06, seed 7"
-
-
-def test_difference_names_a_missing_or_failed_counterexample() -> None:
-    corrected = next(result for result in RESULTS if result.id == "D2")
-    assert verdict_difference(corrected) == ""
-    for changes, said in (
-        ({"verdict": Verdict.HOLDS, "counterexamples": ()}, "the claim has no counterexample to the printed"),
-        ({"verdict": Verdict.UNDECIDED}, "a counterexample does not violate the printed statement"),
-        ({"verdict": Verdict.REFUTED}, "the recorded verdict is holds as corrected; satisfied with a margin"),
-    ):
-        assert said in verdict_difference(replace(corrected, **changes))
-
-
-def _shown(verbose: bool) -> str:
+def _terminal_output(verbose: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, width=80)
     with terminal.ResultTable(console, len(RESULTS), verbose=verbose) as table:
         for result in RESULTS:
             table.add(result)
     terminal.print_summary([claim.failed("not run") for claim in CLAIMS], console)
-    terminal.list_claims(made_up(), console)
+    terminal.list_claims(synthetic_claims(), console)
     return file.getvalue()
 
 
 def test_terminal_shows_only_problems_and_a_summary_unless_verbose() -> None:
-    text = _shown(verbose=False)
+    text = _terminal_output(verbose=False)
     lines = text.splitlines()
     assert lines[0] == "Section 3: Optimization algorithm: 3 claims: 1 holds, 1 holds as corrected, 1 refuted"
     assert sum(line.startswith("    DIFFERS: the recorded verdict is holds") for line in lines) == 2
     assert not any(line.startswith(("    reason", "    consequence")) for line in lines)
-    lines = _shown(verbose=True).splitlines()
+    lines = _terminal_output(verbose=True).splitlines()
     for line in (
         "    reason: no data",
         "    error: ZeroDivisionError: by <nought>",
@@ -213,7 +182,7 @@ def test_json_is_strict_and_complete() -> None:
     assert data["entries"][1]["claims"] == ["D2", "D2-strict"]
 
 
-def test_markdown_escapes_words_and_keeps_formulas() -> None:
+def test_markdown_escapes_text_and_keeps_formulas() -> None:
     text = to_markdown(RESULTS, ABOUT)
     for part in (
         r"phi\* is convex; mu\* need not be unique",
@@ -262,13 +231,13 @@ def test_page_is_well_formed_self_contained_and_complete() -> None:
     assert len(ids) == len(set(ids))
     targets = [str(value) for name, value in page.attributes if name in ("href", "for", "src")]
     assert {t.removeprefix("#") for t in targets if not t.startswith(("http", "data:"))} <= set(ids)
-    assert page.tags.count("article") == len(RESULTS) - 1  # one is a line of another's entry
-    assert page.tags.count("circle") == len(CURVE.x) + 1  # one is in the key
+    assert page.tags.count("article") == len(RESULTS) - 1  # one is part of another claim's entry
+    assert page.tags.count("circle") == len(CURVE.x) + 1  # one is in the legend
     assert not any(outside in PAGE for outside in ("src=", "url(", "@import"))
     for words in (
         "2 verdicts differ from the recorded verdict",
         "L<sub>f</sub>-Lipschitz &amp; bounded",
-        "One reading</h4><p>Convex is strictly convex.",
+        "Reading checked</h4><p>Convex is strictly convex.",
         "φ* is &lt;closed&gt;",
         'Follows from <a href="#claim-D2">D2</a>.',
         "phiball verify --claim D2 --seed 5",
@@ -306,26 +275,24 @@ def test_hostile_texts_are_escaped(text: str) -> None:
 
 @pytest.mark.slow
 def test_errata_are_current() -> None:
-    """`make errata` writes the file; its numbers are rounded so that all machines agree."""
+    """`make errata` writes ERRATA.md, with numbers rounded so that all machines agree."""
     assert (ROOT / "verification" / "ERRATA.md").read_text(encoding="utf-8") == errata()
 
 
 def test_errata_list_corrections_with_counterexamples() -> None:
-    text = errata(made_up())
+    text = errata(synthetic_claims())
     heads = ["G1 `refuted`", "D2 `corrected`", "D2-strict `strictly`", "S9 `silent`"]
     assert re.findall(r"^####? (.+)$", text, re.MULTILINE) == heads
     assert re.findall("^## (.+)$", text, re.MULTILINE) == [
         "Results to restate",
-        "Arguments to repair; their results stand",
+        "Proofs to repair; their results stand",
         "Corrections without consequence",
     ]
     assert "| false as stated (follows from D2) |" in text
     assert r"**Counterexample.** f = (0, 1): 1 \| not 0" in text
     assert r"**Correction.** phi\* is convex" in text
     assert "**Not checkable.** No data." in text
-    corrected = made_up()[1]
+    corrected = synthetic_claims()[1]
     corrected.counterexample(margin=0.5)(lambda: Evidence(0.1, 0.0, "weak"))
-    with pytest.raises(
-        ValueError, match=r"the counterexample of D2 corrected does not violate the statement: .*weak"
-    ):
+    with pytest.raises(ValueError, match=r"a counterexample of D2 corrected is invalid; .*weak"):
         errata([corrected])

@@ -1,6 +1,4 @@
-"""The page of the report in a browser: no overflow, no empty elements, no errors in the console."""
-
-from __future__ import annotations
+"""In a browser, the report page has no overflow, empty elements or console errors."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from phiball.verification.report.report_files import circumstances
 from tests.support.browser import Browser, find_browser
 from tests.support.reports import results
 
-# The smallest sizes of elements that must be visible, and the elements that overflow the page.
+# Returns the elements that overflow the page and the smallest sizes of elements that must be visible.
 MEASURE = """(() => {
   const box = e => e.getBoundingClientRect();
   const sizes = e => [box(e).width, box(e).height];

@@ -1,6 +1,4 @@
-"""verify_solver: correct solvers pass, and each failure is found and named."""
-
-from __future__ import annotations
+"""`verify_solver` passes correct solvers and names the failures of others."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,15 +24,10 @@ def _numpy() -> Iterator[None]:
         yield
 
 
-def quick(solve: Callable[..., Any], **options: Any) -> SolverReport:
-    """Run a short search, by default on the quadratic divergence, one row and equally likely losses."""
-    plain: dict[str, Any] = {
-        "divergences": [QUADRATIC],
-        "nonuniform": False,
-        "batches": False,
-        "effort": 0.2,
-    }
-    return verify_solver(solve, **{**plain, **options})
+def verify_quickly(solve: Callable[..., Any], **options: Any) -> SolverReport:
+    """Run a short search, by default with the quadratic divergence, uniform p and no batches."""
+    plain: dict[str, Any] = {"divergences": [QUADRATIC], "nonuniform": False, "batches": False, "effort": 0.2}
+    return verify_solver(solve, **plain | options)
 
 
 def failure_of(report: SolverReport, name: str) -> tuple[str, str]:
@@ -53,9 +46,7 @@ def test_worst_case_passes_every_claim() -> None:
     assert str(report).startswith(f"worst_case: {len(report.checks)} checks passed (numpy arrays, ")
 
 
-def test_arrays_are_of_the_active_backend_and_progress_names_the_claims(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_solver_gets_arrays_of_the_active_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("rich")
     reported: list[tuple[float, str]] = []
@@ -76,20 +67,20 @@ def test_bisection_passes_with_a_tolerance_and_fails_without() -> None:
     solve = partial(bisection, tol=1e-7)
     report = verify_solver(solve, divergences=[QUADRATIC, cressie_read(1.5)], tol=1e-7, effort=0.1)
     assert report.ok, str(report)
-    assert "tolerance   1e-07 for values; weights and mu are checked by the values" in str(report)
-    assert "off by" in failure_of(quick(solve), "A1")[1]
+    assert "tolerance   1e-07 for values; weights and mu are checked by their primal" in str(report)
+    assert "off by" in failure_of(verify_quickly(solve), "A1")[1]
 
 
-def uniform(losses: Any) -> Any:
+def uniform_solution(losses: Any) -> Any:
     return SimpleNamespace(value=losses.mean(), weights=np.full(losses.shape, 1 / losses.shape[-1]))
 
 
 def uniform_if_negative(losses: Any, eta: float, d: Divergence) -> Any:
-    return worst_case(losses, eta, d) if losses.max() >= 0 else uniform(losses)
+    return worst_case(losses, eta, d) if losses.max() >= 0 else uniform_solution(losses)
 
 
 def uniform_if_large(losses: Any, eta: float, d: Divergence) -> Any:
-    return worst_case(losses, eta, d) if abs(losses).max() < 1e5 else uniform(losses)
+    return worst_case(losses, eta, d) if abs(losses).max() < 1e5 else uniform_solution(losses)
 
 
 def too_much_mass(losses: Any, eta: float, d: Divergence) -> Any:
@@ -103,7 +94,7 @@ def maximum_at_alpha_one(losses: Any, eta: float, d: Divergence) -> Any:
     return worst_case(losses, eta, d)
 
 
-def modifies(losses: Any, eta: float, d: Divergence) -> Any:
+def modifying(losses: Any, eta: float, d: Divergence) -> Any:
     losses -= losses.max()
     return worst_case(losses, eta, d)
 
@@ -121,51 +112,51 @@ def overflowing(losses: Any, eta: float, d: Divergence) -> Any:
         (too_much_mass, {"tol": 1e-2}, "E10", "", "the mass of the weights, 1.006: off by 0.006"),
         (maximum_at_alpha_one, {"divergences": [indicator(1.0)]}, "A1", "indicator(1)", "off by"),
         (overflowing, {"divergences": [ENTROPIC]}, "E19", "eta = ", ""),
-        (modifies, {"effort": 0.1}, "E9", "", "it modifies its argument losses"),
+        (modifying, {"effort": 0.1}, "E9", "", "it modifies its argument losses"),
     ],
 )
 def test_common_solver_bugs_are_found(
     solve: Any, options: dict[str, Any], claim: str, where: str, wrong: str
 ) -> None:
-    example, said = failure_of(quick(solve, **options), claim)
+    example, said = failure_of(verify_quickly(solve, **options), claim)
     assert where in example
     assert wrong in said
 
 
-def raises(losses: Any, eta: float, d: Divergence) -> Any:
+def raising(losses: Any, eta: float, d: Divergence) -> Any:
     raise ZeroDivisionError("by nought")
 
 
-def column(losses: Any, eta: float, d: Divergence) -> Any:
+def column_weights(losses: Any, eta: float, d: Divergence) -> Any:
     return SimpleNamespace(weights=worst_case(losses, eta, d).weights[:, None])
 
 
 @pytest.mark.parametrize(
     ("solve", "outcome", "words"),
     [
-        (raises, Outcome.RAISED, "it raised ZeroDivisionError: by nought"),
+        (raising, Outcome.RAISED, "it raised ZeroDivisionError: by nought"),
         (lambda f, eta, d: None, Outcome.FAILED, "it returned None, which has no value, mu, weights or gap"),
         (lambda f, eta, d: SimpleNamespace(value="x"), Outcome.FAILED, "value is an object of type str"),
         (lambda f, eta, d: SimpleNamespace(value=np.nan), Outcome.FAILED, "value is nan"),
         (lambda f, eta, d: SimpleNamespace(weights=0 * f), Outcome.FAILED, "the sum of the weights is not"),
-        (column, Outcome.FAILED, "weights has shape ("),
+        (column_weights, Outcome.FAILED, "weights has shape ("),
     ],
 )
 def test_invalid_answers_fail_every_claim(solve: Any, outcome: Outcome, words: str) -> None:
-    report = quick(solve, effort=0.1)
+    report = verify_quickly(solve, effort=0.1)
     assert {check.outcome for check in report.checks} == {outcome, Outcome.SKIPPED}
     assert all(words in check.wrong for check in report.failures)
     assert all(check.example.startswith("losses = (") for check in report.failures)
 
 
-def test_options_exclude_problems_and_missing_fields_are_not_checked() -> None:
+def test_excluded_problems_and_missing_fields_are_not_checked() -> None:
     seen = set()
 
     def solve(losses: Any, eta: float, d: Divergence, **others: Any) -> Any:
         seen.add((losses.ndim, d, tuple(others)))
         return SimpleNamespace(weights=worst_case(losses, eta, d).weights)
 
-    report = quick(solve, effort=0.1)
+    report = verify_quickly(solve, effort=0.1)
     assert report.ok, str(report)
     assert seen == {(1, QUADRATIC, ())}
     assert "unchecked   value, mu and gap, which the solver does not return" in str(report)
@@ -173,7 +164,7 @@ def test_options_exclude_problems_and_missing_fields_are_not_checked() -> None:
 
 
 def test_tolerance_depends_on_the_quantity() -> None:
-    """tol widens the tolerance of values; weights and mu are then checked by the values they attain."""
+    """With tol > 0, weights and mu are not compared; the values that they attain are."""
     for quantity, tol, missing, judged in (
         (Quantity.VALUE, 0.25, set(), 1.0),
         *((quantity, 0.25, set(), None) for quantity in (Quantity.WEIGHTS, Quantity.MU)),
@@ -186,8 +177,8 @@ def test_tolerance_depends_on_the_quantity() -> None:
         assert (found and found.tolerance) == judged, (quantity, tol)
 
 
-def test_bad_arguments() -> None:
-    assert not SolverReport("f", (), (), 0.0, "numpy", 0.0).ok  # nothing was checked
+def test_invalid_arguments_raise() -> None:
+    assert not SolverReport("f", (), (), 0.0, "numpy", 0.0).ok  # a report without checks is not ok
     with pytest.raises(TypeError, match="solve is 3; expected a function"):
         verify_solver(3)  # type: ignore[arg-type]
     for name, value in (("divergences?", ["cubic"]), ("tol", -1), ("effort", 0)):

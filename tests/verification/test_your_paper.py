@@ -1,6 +1,4 @@
-"""Claims on another paper: the example of YOUR_PAPER.md runs, and its report does not mention ours."""
-
-from __future__ import annotations
+"""The example of YOUR_PAPER.md, with claims on another paper, runs."""
 
 import json
 import re
@@ -34,7 +32,7 @@ def verify(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_example_of_the_page_runs(folder: Path) -> None:
+def test_example_of_the_page_runs_and_its_report_mentions_only_its_paper(folder: Path) -> None:
     done = verify(folder, "--mutants", "--record", "--n-jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Mutants: 3 of 3 are rejected" in done.stdout
@@ -66,5 +64,5 @@ def test_invalid_claims_folder_raises(folder: Path) -> None:
     (folder / "json.py").write_text("", encoding="utf-8")
     with pytest.raises(ValueError, match=r"json.py has the name of another module; rename it"):
         load_folder(folder)
-    with pytest.raises(ValueError, match=r"whose files .* define no claim"):
+    with pytest.raises(ValueError, match=r"but its files .* define no claim"):
         load_folder(folder.parent)

@@ -1,1 +1,1 @@
-"""The paper's statements as claims, a folder per section; `beyond` holds our own."""
+"""The paper's statements as claims, one folder per section; `beyond` holds our own statements."""

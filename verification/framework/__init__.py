@@ -1,1 +1,1 @@
-"""Claims, evidence, and running claims to reach verdicts."""
+"""Claims, their evidence, and how a run reaches a verdict."""

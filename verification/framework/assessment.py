@@ -10,8 +10,8 @@ from typing import NamedTuple
 class Kind(StrEnum):
     """The kind of error in a printed statement, from the mildest to the most severe.
 
-    >>> list(Kind)[0].value, max(Kind.MISPRINT, Kind.FALSE, key=list(Kind).index).value
-    ('misprint', 'false as stated')
+    >>> [kind.name for kind in Kind]
+    ['MISPRINT', 'IMPRECISE', 'OPEN', 'ASSUMPTION', 'CONSTANT', 'FALSE']
     """
 
     MISPRINT = "misprint"  # the context shows the intended statement
@@ -35,14 +35,14 @@ class Consequence(StrEnum):
 
 
 class Reading(NamedTuple):
-    """One reading of an ambiguous sentence, and the result of checking it.
+    """One reading of an ambiguous sentence, and whether the sentence is then true.
 
-    >>> Reading("log is the logarithm to base 2", "true after rounding up").yields
+    >>> Reading("log is the logarithm to base 2", "true after rounding up").outcome
     'true after rounding up'
     """
 
     sense: str
-    yields: str
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Assessment:
     - `kind`: the kind of error.
     - `consequence`: its consequence for the paper's results.
     - `why`: the reason in one sentence.
-    - `follows`: ids of the claims whose errors cause this one; it is then not counted as a separate error.
-    - `reading`: the reading that is checked if the sentence is ambiguous, else empty.
-    - `others`: the other readings.
+    - `follows`: ids of the claims whose errors cause this one, so that it is not counted as another error.
+    - `reading`: if the sentence is ambiguous, the reading that is checked.
+    - `others`: its other readings; given if and only if `reading` is.
 
-    >>> assessment = Assessment(Kind.MISPRINT, Consequence.NONE, "the index is l, and should be L")
+    >>> assessment = Assessment(Kind.MISPRINT, Consequence.NONE, "The index l should be L.")
     >>> assessment.as_stated
     True
     """
@@ -82,5 +82,5 @@ class Assessment:
 
     @property
     def severity(self) -> tuple[int, int]:
-        """The rank of its consequence, then of its kind; larger is more severe."""
+        """Sort key: the consequence, then the kind; larger is more severe."""
         return list(Consequence).index(self.consequence), list(Kind).index(self.kind)

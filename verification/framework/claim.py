@@ -1,4 +1,4 @@
-"""Claims: statements of the paper that are searched for counterexamples to reach a verdict."""
+"""Claims: statements of a paper, and the search for counterexamples that leads to a verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from phiball.verification.framework.counterexample_search import Search, Statement, evidence_of
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.framework.result import Metadata, Result
-from phiball.verification.framework.sources import enumerates, oracles_of, place
+from phiball.verification.framework.sources import enumerates, oracles_of, source_location
 
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
 AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
@@ -41,15 +41,15 @@ def _section_of(statement: Statement, section: str | int | None) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Claim(Metadata):
-    """A statement of the paper with its search, its counterexamples and its mutants; made by `claim`.
+    """A statement with its search, its counterexamples and its mutants; made by the decorator `claim`.
 
     A run checks the statement on every example. The verdict is
 
-    - `HOLDS` if all pass and no counterexample is attached;
-    - `CORRECTED` if all pass and the attached counterexamples violate the printed statement;
-    - `REFUTED` if one fails;
+    - `HOLDS` if all examples pass and no counterexample is attached;
+    - `CORRECTED` if all examples pass and the attached counterexamples violate the printed statement;
+    - `REFUTED` if an example fails;
     - `UNCHECKED` if the claim gives a reason why it cannot be checked;
-    - `UNDECIDED` after an error or a NaN, without examples, or if a counterexample is not valid.
+    - `UNDECIDED` after an error or a NaN, without examples, or if a counterexample is invalid.
 
     >>> from phiball.verification import find_claims
     >>> find_claims("strong_duality")
@@ -73,9 +73,9 @@ class Claim(Metadata):
 
     @property
     def injectable(self) -> list[str]:
-        """The parameters that are not drawn: the code under test, which a mutant may replace."""
-        given = {*self.strategies, "seed"}
-        return [name for name in signature(self.statement).parameters if name not in given]
+        """The parameters without a strategy: the code under test, which a mutant may replace."""
+        drawn = {*self.strategies, "seed"}
+        return [name for name in signature(self.statement).parameters if name not in drawn]
 
     @property
     def seeded(self) -> bool:
@@ -91,9 +91,9 @@ class Claim(Metadata):
     ) -> Callable[[AnyStatement], AnyStatement]:
         """Attach an instance that violates the printed statement by at least `margin`.
 
-        The decorated function returns evidence of the violation. It may take the statement's parameters that
-        are under test, by the same names. `meets` returns evidence that the instance satisfies the paper's
-        assumptions; the counterexample is valid only if all of it holds.
+        The decorated function returns evidence of the violation. Its parameters, if any, are code under test
+        and have the names that the claim gives them. `meets` returns evidence that the instance satisfies the
+        paper's assumptions; the counterexample is valid only if all of this evidence holds.
         """
 
         def attach(function: AnyStatement) -> AnyStatement:
@@ -107,7 +107,7 @@ class Claim(Metadata):
 
         Arguments:
         - `description`: the defect, in words.
-        - `replaces`: the parameter that it replaces; optional if there is only one.
+        - `replaces`: the parameter of the claim that the mutant replaces; optional if there is only one.
         """
         target = replaces or (self.injectable[0] if len(self.injectable) == 1 else "")
         if target not in self.injectable:
@@ -138,7 +138,7 @@ class Claim(Metadata):
             tested["seed"] = seed
         search = Search()
         texts: list[str] = []
-        holds = stands = True
+        holds = valid = True
         error = ""
         try:
             if not self.reason:
@@ -146,14 +146,14 @@ class Claim(Metadata):
                 holds = search.run(
                     self.statement, self.strategies, tested, examples=count, seed=seed, shrink=shrink
                 )
-            elif isinstance(seen := self.statement(), Evidence):
-                search.worst = seen
+            elif isinstance(evidence := self.statement(), Evidence):
+                search.worst = evidence
             if search.worst is None and not self.reason:
                 error = "no example was checked"
-            texts, stands = self.violated(tested)
+            texts, valid = self.check_counterexamples(tested)
         except Exception as problem:  # reported as an error, so that the other claims still run
             error = f"{type(problem).__name__}: {problem}"
-        if error or not stands:
+        if error or not valid:
             verdict = Verdict.UNDECIDED
         elif self.reason:
             verdict = Verdict.UNCHECKED
@@ -168,26 +168,26 @@ class Claim(Metadata):
         results = (self.run(seed=seed + k, mutant=mutant, shrink=False) for k in range(3))
         return any(not result.error and not result.as_recorded for result in results)
 
-    def violated(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
-        """Return the counterexamples in words, and whether all violate the printed statement."""
+    def check_counterexamples(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
+        """Return the counterexamples in words, and whether all violate the statement; see `Search.run`."""
         texts: list[str] = []
-        stands = True
+        valid = True
         for counterexample in self.counterexamples:
             accepted = set(signature(counterexample.statement).parameters)
             arguments = {k: v for k, v in (tested or {}).items() if k in accepted}
             yielded = evidence_of(counterexample.statement, arguments)
             pieces = [piece for piece in yielded if isinstance(piece, Evidence)]
-            stands &= bool(pieces) and all(piece.violation >= counterexample.margin for piece in pieces)
+            valid &= bool(pieces) and all(piece.violation >= counterexample.margin for piece in pieces)
             texts += [piece.note or f"violation {piece.violation:.6g}" for piece in pieces]
             if counterexample.meets is not None:
                 met = [
                     piece for piece in evidence_of(counterexample.meets, {}) if isinstance(piece, Evidence)
                 ]
-                stands &= bool(met) and all(piece.holds for piece in met)
+                valid &= bool(met) and all(piece.holds for piece in met)
                 texts.append(
                     f"it satisfies the assumptions: {', '.join(dict.fromkeys(piece.note for piece in met))}"
                 )
-        return texts, stands
+        return texts, valid
 
     def failed(self, error: str) -> Result:
         """Return the result of a run that ended with this error."""
@@ -205,7 +205,7 @@ class Claim(Metadata):
             counterexamples=tuple(counterexamples),
             error=error,
             seconds=seconds,
-            source=place(self.statement),
+            source=source_location(self.statement),
             oracles=oracles_of(self.statement),
         )
 
@@ -216,7 +216,7 @@ _TEXTS = {field.name for field in fields(Metadata) if field.default is not MISSI
 def claim(
     label: str,
     *,
-    id: str,  # noqa: A002 - the plainest word
+    id: str,  # noqa: A002 - the word that reports use
     verdict: Verdict,
     section: str | int | None = None,
     any_solver: bool = False,
@@ -230,14 +230,14 @@ def claim(
     - `id`: our short name.
     - `verdict`: the verdict that a run must reach.
     - `section`: the section of the paper; by default taken from the package, such as `claims.section3`.
-    - `any_solver`: whether `verify_solver` applies the statement to other solvers, as its parameter `solve`.
-    - `examples`: the number of examples at normal effort.
+    - `any_solver`: whether `verify_solver` may pass a user's solver as the function's parameter `solve`.
+    - `examples`: the number of examples at `effort=1`.
     - `more`: the optional fields of `Metadata`, such as `formula`, `assumptions` and `correction`, and a
       Hypothesis strategy for each parameter that is searched.
 
     Returns a decorator that makes a `Claim`. The docstring of the function states the claim in words. The
-    function returns or yields evidence; an example passes if all of it holds. Parameters without a strategy
-    are the code under test, and have defaults. A run sets a parameter `seed` to its own seed. Without
+    function returns or yields evidence; an example passes if all of its evidence holds. Parameters without a
+    strategy are the code under test, and have defaults; only `seed` is set, to the seed of the run. Without
     strategies the function runs once on fixed instances, and may also yield a `Curve`.
 
     >>> from hypothesis import strategies as st
@@ -283,9 +283,9 @@ def unchecked(
     section: str | int | None = None,
     **texts: Any,
 ) -> Callable[[Callable[[], Any]], Claim]:
-    """Turn a function, whose docstring states it, into a claim that no run can check.
+    """Turn a function into a claim that no run can check; the docstring of the function states it.
 
-    The function is empty, or returns evidence with a note for the report that does not affect the verdict.
+    The function is empty, or returns `Evidence` whose note the report shows; it does not affect the verdict.
 
     Arguments:
     - `reason`: why the statement cannot be checked.

@@ -1,4 +1,4 @@
-"""Numbers printed in a paper, beside the numbers of a study that repeats its experiment."""
+"""Numbers printed in a paper, beside the numbers of a study that repeats the experiment."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Comparison:
     """A paper's results of one experiment, beside the results of a study.
 
     Arguments:
-    - `item`: the place in the paper, such as Section 6.2.
-    - `title`: the subject.
+    - `item`: the section or table of the paper, such as Section 6.2.
+    - `title`: the subject of the experiment.
     - `head`, `rows`: a table of the paper's results and ours, with intervals.
     - `configuration`: how our numbers were computed.
     - `command`: the command that prints them.

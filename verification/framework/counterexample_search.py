@@ -40,10 +40,10 @@ class Search:
         seed: int,
         shrink: bool,
     ) -> bool:
-        """Return whether the statement holds on all examples; `tested` has its other arguments."""
+        """Return whether the statement holds on all examples; `tested` has the code under test."""
 
         def check(**example: Any) -> None:
-            self.take(evidence_of(statement, {**example, **tested}), example)
+            self.add(evidence_of(statement, {**example, **tested}), example)
 
         try:
             if not strategies:
@@ -73,13 +73,13 @@ class Search:
             "measured": closest.measured,
             "bound": closest.bound,
             "closest": closest.note,
-            "examples": self.examples + bool(self.found),
+            "examples": self.examples + bool(self.found),  # a failing example is not in self.examples
             "found": self.found,
             "curves": self.curves,
         }
 
-    def take(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
-        """Check the evidence piece by piece, up to the first failure."""
+    def add(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
+        """Add the evidence of one example; raise `Violated` at the first piece that does not hold."""
         curves: list[Curve] = []
         pieces: list[Evidence] = []
         for piece in yielded:
@@ -100,7 +100,7 @@ class Search:
         if self.found:
             return
         self.curves = tuple(curves)
-        # Each fixed instance counts as an example; a drawn example counts once, however much it yields.
+        # Without strategies each piece of evidence counts as an example; a drawn example counts once.
         self.examples += min(1, len(pieces)) if example else len(pieces)
         for piece in pieces:
             if piece.bound > 0 and (self.closest is None or _share(piece) > _share(self.closest)):
@@ -114,15 +114,15 @@ def _share(piece: Evidence) -> float:
 
 
 def _rank(piece: Evidence) -> tuple[bool, float]:
-    """Sort key, larger is worse; a violation of 0 with a bound of 0 ranks lowest."""
+    """Sort key, larger is worse; 0 <= 0 is trivial and ranks lowest."""
     return not piece.bound == piece.violation == 0, piece.ratio
 
 
 def _show(example: Mapping[str, Any]) -> str:
-    def word(value: Any) -> str:
+    def text(value: Any) -> str:
         return str(getattr(value, "name", None) or getattr(value, "__name__", None) or value)
 
-    return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances"
+    return ", ".join(f"{name} = {text(v)}" for name, v in example.items()) or "the fixed instances"
 
 
 def evidence_of(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:

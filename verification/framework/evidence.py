@@ -1,4 +1,4 @@
-"""The results of running a statement: violations with tolerances, and curves with exponents."""
+"""The evidence that a statement returns: violations with tolerances, and curves with exponents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import inf, isfinite, log, nan, sqrt
 
 
 class Verdict(StrEnum):
-    """The outcome of a claim for the statement that the paper prints.
+    """The outcome of running a claim.
 
     >>> [verdict.value for verdict in Verdict]
     ['holds', 'holds as corrected', 'refuted', 'not checkable', 'not reached']
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 
 class Quantity(StrEnum):
-    """The quantity that evidence about the inner problem measures; it sets the tolerance in `verify_solver`.
+    """The measured quantity of the inner problem, which determines the tolerance in `verify_solver`.
 
     >>> [quantity.value for quantity in Quantity]
     ['value', 'weights', 'mu', 'mass', 'gap']
@@ -33,8 +33,8 @@ class Quantity(StrEnum):
     VALUE = "value"  # a value, or the value attained by weights or mu
     WEIGHTS = "weights"  # weights entry by entry
     MU = "mu"  # the multiplier itself
-    MASS = "mass"  # sum one, no negative entry, equal weights for ties
-    GAP = "gap"  # the certificate
+    MASS = "mass"  # weights sum to one, are not negative, and are equal for equal losses
+    GAP = "gap"  # the duality gap that the solver reports
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Evidence:
     - `violation`: at most zero if the inequality holds exactly; NaN is an error in the claim.
     - `tolerance`: a finite nonnegative number.
     - `note`: a description of the measured quantity, shown beside the numbers.
-    - `quantity`: the kind of quantity, for `verify_solver`.
-    - `bound`: the upper bound of the measured number; NaN if the evidence is a difference.
+    - `quantity`: the measured quantity, for `verify_solver`.
+    - `bound`: the bound that the measured number must not exceed; NaN for other evidence.
 
     >>> evidence = Evidence(violation=3e-16, tolerance=1e-15, note="primal - dual")
     >>> evidence.holds, round(evidence.ratio, 3)
@@ -118,7 +118,7 @@ class Curve:
     - `x`, `y`: the scales and the measured values, positive numbers.
     - `bound`: the stated bound at each x.
 
-    A statement yields it along with its evidence. The report plots it on logarithmic axes.
+    A statement yields a curve along with its evidence. The report plots it on logarithmic axes.
 
     >>> curve = Curve.of_order("bias", "n", [2, 4, 8, 16], [0.5, 0.25, 0.125, 0.0625], power=-1)
     >>> print(curve.fit)  # the exponent, with its 99 % confidence interval
@@ -160,12 +160,12 @@ class Curve:
         from scipy.special import stdtrit
 
         u, v = [log(a) for a in self.x], [log(b) for b in self.y]
-        n, mu, mv = len(u), sum(u) / len(u), sum(v) / len(v)
-        spread = sum((a - mu) ** 2 for a in u)
-        slope = sum((a - mu) * (b - mv) for a, b in zip(u, v, strict=True)) / spread
-        rest = sum((b - mv - slope * (a - mu)) ** 2 for a, b in zip(u, v, strict=True))
-        half = float(stdtrit(n - 2, 0.995)) * sqrt(rest / (n - 2) / spread)
-        return Fit(slope, slope - half, slope + half)
+        n, mean_u, mean_v = len(u), sum(u) / len(u), sum(v) / len(v)
+        spread = sum((a - mean_u) ** 2 for a in u)
+        slope = sum((a - mean_u) * (b - mean_v) for a, b in zip(u, v, strict=True)) / spread
+        residual = sum((b - mean_v - slope * (a - mean_u)) ** 2 for a, b in zip(u, v, strict=True))
+        margin = float(stdtrit(n - 2, 0.995)) * sqrt(residual / (n - 2) / spread)
+        return Fit(slope, slope - margin, slope + margin)
 
     def at_most(self, exponent: float, slack: float) -> Evidence:
         """Evidence that the exponent of y is at most `exponent`, up to `slack`."""
@@ -181,9 +181,9 @@ class Curve:
         return Evidence.at_most(worst, 1.0, slack, f"{self.title}: at most {worst:.4g} of the bound")
 
     def within_order(self, slack: float = 0.0) -> Iterator[Curve | Evidence]:
-        """Yield the curve, and evidence that it and its exponent are at most those of the bound.
+        """Yield the curve, and evidence that y and its exponent do not exceed the bound and its exponent.
 
-        The exponent of the bound is fitted too, since logarithms raise it over a finite range of scales.
+        Both exponents are fitted, since a logarithmic factor raises the exponent over finitely many scales.
         `slack` allows for steps, batches and levels that are rounded up to whole numbers.
         """
         slack = max(slack, 2.0**-40)  # y equals its bound at the first x, up to rounding

@@ -1,4 +1,4 @@
-"""The paper that claims are about: its title, sections and numbered items."""
+"""The paper whose statements are claims: its title, sections and numbered items."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Paper:
     - `link`: a URL.
     - `title`: the heading of the report.
     - `sections`: section numbers and names, in order.
-    - `items`: all numbered items in order; by default the items that claims name.
+    - `items`: all numbered items in order; by default the items that the labels of claims name.
 
     >>> paper = Paper("A. Author: On squares", sections={"1": "Squares"})
     >>> paper.section_heading("1"), paper.item_of("Theorem 2 (I), the bound").name
@@ -68,15 +68,15 @@ class Paper:
         return Item(found[0], "", (), "")
 
     def heading_of(self, item: Item) -> Item:
-        """Return the heading in the table of results: an equation is listed under its section."""
+        """Return the item under which the table of results lists this one: for an equation, its section."""
         return self._by_name.get(item.section, item) if item.name.startswith("Eq.") else item
 
     def order_of(self, item: Item) -> int:
-        """Return its position in the paper; 0 if the items are not listed."""
+        """Return the position of the item in the paper; 0 if the paper lists no items."""
         return list(self._by_name).index(item.name) if self.items else 0
 
     def reference(self, label: str) -> str:
-        r"""Return what \ref prints for a LaTeX label; ValueError if no listed item has it."""
+        r"""Return what \ref prints for a LaTeX label. Raises ValueError if no listed item has this label."""
         for item in self.items:
             if label in item.labels:
                 return item.number

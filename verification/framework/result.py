@@ -18,13 +18,13 @@ class Metadata:
     - `section`: a section of the paper, or "beyond".
     - `recorded`: the verdict that a run must reach.
     - `formula`: the printed statement in LaTeX.
-    - `assumptions`: its assumptions, in words.
+    - `assumptions`: the assumptions of the statement, in words.
     - `quote`: the paper's words, if the statement does not hold as printed.
     - `correction`, `corrected`: the true statement in words, and in LaTeX.
     - `assessment`: the kind of error and its consequence.
     - `remark`: anything else that a reader should know.
     - `part_of`: the id of another claim about the same sentence, to show both in one entry of the report.
-    - `reason`: why the statement cannot be checked, if that is the verdict.
+    - `reason`: why the statement cannot be checked; empty if it can.
     - `error_level`: the probability that a statistical claim fails although it is true; 0 for other claims.
 
     >>> from phiball.verification import find_claims
@@ -60,16 +60,16 @@ class Result(Metadata):
 
     - `verdict`: the verdict of the run, which may differ from the recorded one.
     - `violation`, `tolerance`, `note`: the worst evidence, or the failure.
-    - `measured`, `bound`, `closest`: the evidence closest to its bound, and its note; NaN without bounds.
-    - `searched`: whether examples were drawn by Hypothesis.
-    - `enumerated`: whether expectations are sums over all draws.
+    - `measured`, `bound`, `closest`: number, bound and note of the evidence closest to its bound, if any.
+    - `searched`: whether Hypothesis drew the examples.
+    - `enumerated`: whether expectations are exact sums over all draws of an estimator.
     - `examples`: the number of examples.
     - `counterexamples`: the counterexamples to the printed statement, with computed numbers.
-    - `found`: the smallest example on which the checked statement fails.
+    - `found`: the smallest example found on which the checked statement fails.
     - `error`: the error that stopped the run, if any.
     - `curves`: measurements over scales, with the stated bounds.
     - `source`: the location of the claim, such as verification/claims/section2/duality.py:52.
-    - `oracles`: the oracles that it calls.
+    - `oracles`: the oracles that the claim calls.
     - `rejected`, `survived`: the mutants that the claim rejects, and the others; empty if none was run.
 
     >>> from phiball.verification import find_claims

@@ -10,11 +10,11 @@ _OURS = "phiball.verification."
 _ENUMERATION = f"{_OURS}instances.enumeration"
 
 
-def place(function: Callable[..., Any]) -> str:
-    """Return the file and line of a function of the repository or of a folder of claims, else "".
+def source_location(function: Callable[..., Any]) -> str:
+    """Return the file and line of a function of phiball or of a folder of claims; "" for others.
 
     >>> from phiball.verification.oracles.exact_solver import solve_exactly
-    >>> place(solve_exactly).rpartition(":")[0]
+    >>> source_location(solve_exactly).rpartition(":")[0]
     'verification/oracles/exact_solver.py'
     """
     module, code = function.__module__, getattr(function, "__code__", None)
@@ -28,7 +28,7 @@ def oracles_of(statement: Callable[..., Any]) -> tuple[str, ...]:
     """Return the oracles that a statement calls, directly or through helpers, each with its location."""
     reached = [value for value in _reached(statement) if isinstance(value, FunctionType)]
     called = [function for function in reached if _is_oracle(function.__module__)]
-    return tuple(dict.fromkeys(f"{function.__name__} {place(function)}" for function in called))
+    return tuple(dict.fromkeys(f"{function.__name__} {source_location(function)}" for function in called))
 
 
 def enumerates(statement: Callable[..., Any]) -> bool:
@@ -37,14 +37,14 @@ def enumerates(statement: Callable[..., Any]) -> bool:
 
 
 def _is_oracle(module: str) -> bool:
-    """Return whether a module belongs to the oracles, or is oracles.py in a folder of claims."""
+    """Return whether a module is in `verification/oracles`, or is `oracles.py` in a folder of claims."""
     return module.startswith(f"{_OURS}oracles") or module == "oracles"
 
 
 def _reached(statement: Callable[..., Any]) -> list[Any]:
-    """Return the statement and every object that it refers to, directly or through the suite's functions."""
+    """Return the statement and all objects that it refers to, directly or through functions of the suite."""
     found: list[Any] = [statement]
-    for value in found:  # the list grows in the loop
+    for value in found:  # the loop appends to the list
         function = getattr(value, "__wrapped__", value)
         if not isinstance(function, FunctionType) or _is_oracle(function.__module__):
             continue
@@ -55,8 +55,8 @@ def _reached(statement: Callable[..., Any]) -> list[Any]:
         values += [cell.cell_contents for cell in function.__closure__ or ()]
         for module in [v for v in values if isinstance(v, ModuleType) and _is_oracle(v.__name__)]:
             values += [getattr(module, name) for name in names if hasattr(module, name)]
-        known = set(map(id, found))
-        found += [v for v in values if id(v) not in known]
+        seen = set(map(id, found))
+        found += [v for v in values if id(v) not in seen]
     return found
 
 

@@ -43,8 +43,8 @@ GROUPS = {
     "T": "Tilted sampling",
     "V": "Linear models",
 }
-"""The first letter of a claim's id, and the topic it stands for, in the order of the paper."""
-DEEP = 10.0  # multiplies the number of examples
+"""The first letter of a claim's id, and its topic, in the order of the paper."""
+DEEP = 10.0  # a deep run tries this many times the examples
 
 
 def all_claims() -> list[Claim]:
@@ -57,11 +57,11 @@ def all_claims() -> list[Claim]:
     package = import_module("phiball.verification.claims")
     names = [module.name for module in walk_packages(package.__path__, f"{package.__name__}.")]
     values = [value for name in names for value in vars(import_module(name)).values()]
-    return sorted((value for value in values if isinstance(value, Claim)), key=_place)
+    return sorted((value for value in values if isinstance(value, Claim)), key=_sort_key)
 
 
-def _place(claim: Claim) -> tuple[int, int, int, str]:
-    """Sort key: section, group, number, suffix. D10-disc follows D9; unknown groups come last."""
+def _sort_key(claim: Claim) -> tuple[int, int, int, str]:
+    """Return section, group, number and suffix, so that D10-disc follows D9; unknown groups come last."""
     [(letter, number, suffix)] = re.findall(r"^(\D?)(\d*)(.*)", claim.id)
     section, group = (
         list(table).index(key) if key in table else len(table)
@@ -73,21 +73,21 @@ def _place(claim: Claim) -> tuple[int, int, int, str]:
 def load_folder(folder: Path) -> tuple[Paper, list[Claim]]:
     """Import the Python files of a folder, and return the paper and the claims that they define.
 
-    The files are imported as if by a script in that folder, so they can import each other. The claims are
-    sorted by section, then as they stand in the files. Without a `Paper`, one is named after the folder.
+    The folder is added to the import path, so its files can import each other. The claims are sorted by
+    section, then by file. If no file defines a `Paper`, its name is that of the folder.
     """
     values = _folder_values(folder)
     claims = {id(value): value for value in values if isinstance(value, Claim)}
     if not claims:
-        raise ValueError(f"claims is {str(folder)!r}, whose files (*.py) define no claim")
+        raise ValueError(f"claims is {str(folder)!r}, but its files (*.py) define no claim")
     papers = [value for value in values if isinstance(value, Paper)]
     paper = papers[0] if papers else Paper(folder.resolve().name)
     sections = list(paper.sections)
 
-    def place(claim: Claim) -> int:
+    def section_order(claim: Claim) -> int:
         return sections.index(claim.section) if claim.section in sections else len(sections)
 
-    return paper, sorted(claims.values(), key=place)
+    return paper, sorted(claims.values(), key=section_order)
 
 
 def _folder_values(folder: Path) -> list[object]:
@@ -103,11 +103,11 @@ def _folder_values(folder: Path) -> list[object]:
             module = import_module(file.stem)
         except Exception as error:
             raise ValueError(
-                f"claims is {str(folder)!r}, where {file.name} fails: {type(error).__name__}: {error}"
+                f"claims is {str(folder)!r}, but importing {file.name} fails: {type(error).__name__}: {error}"
             ) from error
         if Path(module.__file__ or "").resolve() != file:
             raise ValueError(
-                f"claims is {str(folder)!r}, where {file.name} has the name of another module; rename it"
+                f"claims is {str(folder)!r}, but {file.name} has the name of another module; rename it"
             )
         values += vars(module).values()
     return values
@@ -119,14 +119,14 @@ def find_claims(
     *,
     claims: Sequence[Claim] | None = None,
 ) -> list[Claim]:
-    """Find claims by id or name, or else by a part of their id, name, label or title.
+    """Find claims by their exact id or name, or else by a part of their id, name, label or title.
 
     Arguments:
     - `select`: the text to look for, or several texts; None selects all claims.
     - `section`: a section of the paper, 2 to 6, or "beyond"; None selects all.
-    - `claims`: the claims to search, in order, such as those of `load_folder`; by default `all_claims()`.
+    - `claims`: the claims to choose from, such as the result of `load_folder`; by default `all_claims()`.
 
-    Returns the claims in the order of the paper. Raises ValueError if no claim matches.
+    Returns the claims in the order of `claims`. Raises ValueError if no claim matches.
 
     >>> find_claims("strong_duality")
     [Claim(A1 strong_duality: holds as corrected)]
@@ -135,7 +135,7 @@ def find_claims(
     if section is not None:
         sections = list(dict.fromkeys(claim.section for claim in found))
         if str(section) not in sections:
-            raise ValueError(f"section is {section}; there are claims on {', '.join(sections)}")
+            raise ValueError(f"section is {section}; expected one of {', '.join(sections)}")
         found = [claim for claim in found if claim.section == str(section)]
     if select is None:
         return found
@@ -149,7 +149,7 @@ def find_claims(
 
 
 def _match(claims: list[Claim], select: str, where: str) -> list[Claim]:
-    """Return the claims with this id or name, or else the claims that contain the text."""
+    """Return the claims that `select` names, or else contain; `where` is a part of the error message."""
     text = select.strip().casefold()
     if not text:
         raise ValueError("claim is empty; expected an id, a name or words, see phiball verify --list")
@@ -159,7 +159,7 @@ def _match(claims: list[Claim], select: str, where: str) -> list[Claim]:
     ]
     if not matches:
         raise ValueError(
-            f"claim is {select!r}, which no id, name, label or statement{where} contains; see --list"
+            f"claim is {select!r}, but no id, name, label or statement{where} contains it; see --list"
         )
     return matches
 
@@ -178,9 +178,9 @@ def run_claims(
     """Run claims on the active backend, and return their results in the same order.
 
     Arguments:
-    - `claims`: from `find_claims` or `load_folder`; by default `all_claims()`.
-    - `folder`: the folder that was given to `load_folder`, which worker processes load too.
-    - `deep`: True searches ten times as many examples.
+    - `claims`: the claims to run, from `find_claims` or `load_folder`; by default `all_claims()`.
+    - `folder`: the folder that was passed to `load_folder`, if any; worker processes load it too.
+    - `deep`: True tries ten times as many examples.
     - `seed`: the seed of the search.
     - `mutants`: True also runs each claim on its mutants.
     - `n_jobs`: the number of processes, with joblib's meaning, on the backend that `joblib.parallel_config`
@@ -199,9 +199,9 @@ def run_claims(
     results: list[Result] = []
 
     def report() -> None:
-        if on_progress is not None:  # claims start in order
-            waiting = [claim for k, claim in enumerate(chosen) if k not in done]
-            on_progress(len(done), waiting[: max(1, n_jobs or 1)])
+        if on_progress is not None:  # claims start in order, so the first unfinished ones are running
+            unfinished = [claim for k, claim in enumerate(chosen) if k not in done]
+            on_progress(len(done), unfinished[: max(1, n_jobs or 1)])
 
     report()
     if n_jobs is None or len(chosen) == 1:
@@ -232,6 +232,7 @@ def _run_in_worker(
 
 
 def _run_claim(claim: Claim, effort: float, seed: int, mutants: bool) -> Result:
+    """Run a claim, and its mutants if `mutants`."""
     ours = claim.statement.__module__.partition(".")[0] == __name__.partition(".")[0]
     _import_sources(ours, active().name)
     result = claim.run(effort=effort, seed=seed)
@@ -246,8 +247,8 @@ def _run_claim(claim: Claim, effort: float, seed: int, mutants: bool) -> Result:
 def _import_sources(ours: bool, backend: str) -> None:
     """Import every module of claims and kernels before the first claim runs.
 
-    Hypothesis also tries numbers that it finds in imported source files (outside site-packages), so the
-    examples repeat only if the same files are imported each time.
+    Hypothesis also tries numbers that it finds in imported source files (outside site-packages), so a run
+    repeats the same examples only if the same files are imported.
     """
     if ours:
         all_claims()

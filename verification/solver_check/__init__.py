@@ -1,1 +1,1 @@
-"""The claims about the inner problem, applied to any solver."""
+"""The claims about the inner problem, applied to a user's solver."""

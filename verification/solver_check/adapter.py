@@ -1,4 +1,4 @@
-"""The adapter between claims and a solver: pass on the supported problems, and check the answers."""
+"""Adapter between claims and a solver: it passes on the supported problems, and checks the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from phiball.verification.oracles.exact_solver import solve_exactly
 
 FIELDS = ("value", "mu", "weights", "gap")
 _ENTRIES = (Quantity.WEIGHTS, Quantity.MU)  # quantities that a tolerance on the value does not bound
-_PATIENCE = 10  # unsupported examples before a claim is skipped
+_MAX_UNSUPPORTED = 10  # a claim is skipped if this many problems are unsupported and none was solved
 
 
 class UnsupportedProblem(Exception):  # noqa: N818 - a signal, not an error
@@ -41,7 +41,7 @@ class InvalidAnswer(Exception):  # noqa: N818 - a finding, not an error
 
 @dataclass(frozen=True)
 class Options:
-    """The problems that a solver supports, and its accuracy; no divergences means all."""
+    """The problems that a solver supports, and its accuracy; empty `divergences` means all."""
 
     divergences: tuple[Divergence, ...]
     nonuniform: bool
@@ -51,8 +51,8 @@ class Options:
     def adapt(self, value: Any) -> Any:
         """Replace a drawn value that the options exclude by one that they allow."""
         if isinstance(value, Divergence) and self.divergences and value not in self.divergences:
-            place = NAMED.index(value) if value in NAMED else len(value.name)
-            return self.divergences[place % len(self.divergences)]
+            index = NAMED.index(value) if value in NAMED else len(value.name)
+            return self.divergences[index % len(self.divergences)]
         if isinstance(value, InnerProblem) and not self.nonuniform:
             return replace(value, p=None)
         return value
@@ -60,7 +60,16 @@ class Options:
 
 @dataclass
 class Trial:
-    """The calls of one claim to a solver, and their outcome."""
+    """The solver that a claim calls: it records the calls, and their outcome.
+
+    - `fixed`: whether the claim has fixed instances instead of strategies.
+    - `solved`, `skipped`, `checked`: the numbers of solved and unsupported problems, and of checks.
+    - `missing`: the fields that the solver did not return.
+    - `measured`: the quantities that the claim measures.
+    - `eta`, `calls`: the largest eta and the number of calls of the current example.
+    - `call`, `returned`: the last problem and its answer, as text.
+    - `failure`: problem, failure, answer, exact answer, and whether the solver raised; None without one.
+    """
 
     solve: Callable[..., Any]
     options: Options
@@ -87,7 +96,7 @@ class Trial:
         )
         if unsupported:
             self.skipped += 1
-            if self.fixed and (p is None or o.nonuniform):  # the claim's other instances count
+            if self.fixed and (p is None or o.nonuniform):  # to reach the instances that are supported
                 return worst_case(losses, eta, divergence, p=p)
             raise UnsupportedProblem
         self.solved += 1
@@ -98,10 +107,10 @@ class Trial:
         given = {} if p is None else {"p": xp.asarray(p, copy=True)}
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the answer is checked anyway
+                warnings.simplefilter("ignore")
                 out = self.solve(copied, eta, divergence, **given)
-        except Exception as problem:
-            raise InvalidAnswer(f"it raised {type(problem).__name__}: {problem}", raised=True) from None
+        except Exception as error:
+            raise InvalidAnswer(f"it raised {type(error).__name__}: {error}", raised=True) from None
         solution = self._read(out, losses, eta, divergence, p)
         if not np.array_equal(to_numpy(copied), to_numpy(losses)):
             raise InvalidAnswer("it modifies its argument losses")
@@ -122,7 +131,7 @@ class Trial:
         absent = [name for name, value in fields.items() if value is None]
         if len(absent) == len(FIELDS):
             raise InvalidAnswer(
-                f"it returned {_article(out)}, which has no value, mu, weights or gap; expected an object "
+                f"it returned {_type_of(out)}, which has no value, mu, weights or gap; expected an object "
                 "with some of them, such as types.SimpleNamespace(weights=...)"
             )
         self.missing |= set(absent)
@@ -133,7 +142,7 @@ class Trial:
             try:
                 arrays[name] = np.asarray(to_numpy(value) if is_array_api_obj(value) else value, dtype=float)
             except (TypeError, ValueError):
-                raise InvalidAnswer(f"{name} is {_article(value)}; expected numbers") from None
+                raise InvalidAnswer(f"{name} is {_type_of(value)}; expected numbers") from None
         self.returned = ", ".join(f"{name} {_shown(x)}" for name, x in arrays.items() if name != "gap")
         for name, x in arrays.items():
             shape = tuple(losses.shape if name == "weights" else losses.shape[:-1])
@@ -143,15 +152,15 @@ class Trial:
                 raise InvalidAnswer(f"{name} is {_shown(x)}; expected finite numbers")
         if "weights" in arrays and not np.all(arrays["weights"].sum(axis=-1) > 0):
             raise InvalidAnswer("the sum of the weights is not positive")
-        restored = {name: array(x) for name, x in arrays.items()}
-        # Missing fields come from worst_case, so that claims about the others can be checked.
+        converted = {name: array(x) for name, x in arrays.items()}
+        # worst_case fills in missing fields, so that claims about the returned fields can be checked.
         if absent:
-            return replace(worst_case(losses, eta, d, p=p), **restored)
+            return replace(worst_case(losses, eta, d, p=p), **converted)
         price = eta if isinstance(eta, float) else to_numpy(eta)
-        return WorstCase(**restored, eta=array(np.full(losses.shape[:-1], price)))
+        return WorstCase(**converted, eta=array(np.full(losses.shape[:-1], price)))
 
     def with_tolerance(self, piece: Evidence | Curve) -> Evidence | None:
-        """Return the evidence with this solver's tolerance; None if it is not checked."""
+        """Return the evidence with the tolerance of the options; None if it is not checked."""
         if isinstance(piece, Curve):
             return None
         tol, quantity = self.options.tol, piece.quantity
@@ -163,20 +172,20 @@ class Trial:
         self.checked += 1
         if quantity is not Quantity.VALUE:  # `tol` does not apply
             return piece
-        # A solver may add terms of the size of eta, and lose their rounding.
+        # A solver may add terms of the size of eta, whose rounding error remains.
         # If an example compares several solutions, each may be off by tol.
         times = 1 if self.fixed else self.calls
         return replace(piece, tolerance=piece.tolerance + ROUNDING * self.eta + times * tol)
 
-    def fail(self, example: Mapping[str, Any], words: str, raised: bool = False) -> None:
-        """Record a failure. Hypothesis shrinks examples, so the last one is the smallest."""
+    def fail(self, example: Mapping[str, Any], failure: str, raised: bool = False) -> None:
+        """Record a failure, described by a text. Hypothesis shrinks examples: the last is the smallest."""
         shown = [self.call]
         for name, value in example.items():
             if name not in ("eta", "alpha") and isinstance(value, (float, int)):
                 shown.append(f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}")
-        self.failure = (", ".join(shown), words, self.returned, self._solution(), raised)
+        self.failure = (", ".join(shown), failure, self.returned, self._exact_answer(), raised)
 
-    def _solution(self) -> str:
+    def _exact_answer(self) -> str:
         f, eta, d, p = self._problem
         if f.ndim > 1:
             return ""
@@ -194,15 +203,15 @@ def _shown(x: Any) -> str:
     return f"({', '.join(f'{v:.9g}' for v in values)})"
 
 
-def _article(x: Any) -> str:
+def _type_of(x: Any) -> str:
     return "None" if x is None else f"an object of type {type(x).__name__}"
 
 
 def statement_on(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]]:
-    """The claim's statement, with the trial as its solver and invalid answers as evidence."""
+    """Return the claim's statement with `trial` as its solver; an invalid answer becomes evidence."""
 
     def statement(**example: Any) -> Iterator[Evidence]:
-        if trial.skipped >= _PATIENCE and not trial.solved:
+        if trial.skipped >= _MAX_UNSUPPORTED and not trial.solved:
             return
         trial.eta, trial.calls = 0.0, 0
         try:
@@ -211,13 +220,13 @@ def statement_on(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]
                 if evidence is None:
                     continue
                 if not evidence.holds:
-                    what, off = evidence.note or "the statement", evidence.violation
-                    trial.fail(example, f"{what}: off by {off:.3g} (allowed {evidence.tolerance:.2g})")
+                    note, off = evidence.note or "the statement", evidence.violation
+                    trial.fail(example, f"{note}: off by {off:.3g} (allowed {evidence.tolerance:.2g})")
                 yield evidence
         except UnsupportedProblem:
             return
-        except InvalidAnswer as problem:
-            trial.fail(example, str(problem), problem.raised)
-            yield Evidence(inf, 0.0, str(problem))
+        except InvalidAnswer as answer:
+            trial.fail(example, str(answer), answer.raised)
+            yield Evidence(inf, 0.0, str(answer))
 
     return statement

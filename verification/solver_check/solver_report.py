@@ -1,4 +1,4 @@
-"""The report of `verify_solver`, and its text."""
+"""The report of `verify_solver`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from textwrap import fill
 
-_JOINT = "\0"  # a non-breaking space
+_NO_BREAK = "\0"  # printed as a space at which lines are not broken
 
 
 class Outcome(StrEnum):
@@ -26,14 +26,14 @@ class Outcome(StrEnum):
 class SolverCheck:
     """One claim about the inner problem, applied to a solver by `verify_solver`.
 
-    - `id`, `name`, `title`: of the claim.
+    - `id`, `name`, `title`: the claim's id, name and statement in words.
     - `outcome`: an `Outcome`. A claim is skipped if the options exclude all of its problems.
     - `examples`: the number of inner problems solved.
     - `example`: the smallest inner problem on which the solver fails.
-    - `wrong`: the failure in words.
+    - `wrong`: a description of the failure.
     - `returned`, `exact`: the solver's solution of `example`, and the exact one.
 
-    The last four are empty unless the solver failed or raised an error.
+    `example`, `wrong`, `returned` and `exact` are empty unless the solver failed or raised an error.
 
     >>> SolverCheck("A1", "strong_duality", "Primal is dual.", Outcome.PASSED, 100, "", "", "", "")
     SolverCheck(A1 strong_duality: passed)
@@ -60,7 +60,7 @@ class SolverReport:
     - `solver`: the name of the solver.
     - `checks`: one `SolverCheck` per claim.
     - `missing`: the fields that the solver does not return, which are not checked.
-    - `tol`, `backend`: the tolerance and the array library.
+    - `tol`, `backend`: the tolerance, and the backend whose arrays the solver received.
     - `seconds`: the run time.
 
     >>> passed = SolverCheck("A1", "strong_duality", "Primal is dual.", Outcome.PASSED, 100, "", "", "", "")
@@ -95,7 +95,7 @@ class SolverReport:
 
     @property
     def summary(self) -> str:
-        """The number of checks that passed or failed, in words."""
+        """The number of checks that failed, or else that passed, as text."""
         checked = len(self.failures) + len(self.passed)
         if self.failures:
             return f"{len(self.failures)} of {checked} checks failed"
@@ -117,16 +117,18 @@ class SolverReport:
             lines += [_row(name, text) for name, text in rows.items() if text]
         lines.append("")
         if self.passed:
-            passed = [f"{check.id}{_JOINT}{check.name}{_JOINT}({check.examples})" for check in self.passed]
+            passed = [
+                f"{check.id}{_NO_BREAK}{check.name}{_NO_BREAK}({check.examples})" for check in self.passed
+            ]
             lines.append(_row("passed", ", ".join(passed), 0))
-        skipped = [f"{c.id}{_JOINT}{c.name}" for c in self.checks if c.outcome is Outcome.SKIPPED]
+        skipped = [f"{c.id}{_NO_BREAK}{c.name}" for c in self.checks if c.outcome is Outcome.SKIPPED]
         if skipped:
             lines.append(_row("skipped", ", ".join(skipped), 0))
         if self.missing:
             names = ", ".join(self.missing[:-1]) + " and " * (len(self.missing) > 1) + self.missing[-1]
             lines.append(_row("unchecked", f"{names}, which the solver does not return", 0))
         if self.tol:
-            text = f"{self.tol:g} for values; weights and mu are checked by the values that they attain"
+            text = f"{self.tol:g} for values; weights and mu are checked by their primal and dual values"
             lines.append(_row("tolerance", text, 0))
         if any(check.outcome is Outcome.RAISED for check in self.failures):
             text = "divergences=[...], nonuniform=False and batches=False exclude unsupported problems"
@@ -137,4 +139,4 @@ class SolverReport:
 def _row(name: str, text: str, indent: int = 8) -> str:
     head = " " * indent + f"{name:<12}"
     lines = fill(text, width=108, initial_indent=head, subsequent_indent=" " * len(head))
-    return lines.replace(_JOINT, " ")
+    return lines.replace(_NO_BREAK, " ")

@@ -1,4 +1,4 @@
-"""`verify_solver`: every claim about the inner problem, checked on any solver."""
+"""`verify_solver`: every claim about the inner problem, checked on a user's solver."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from phiball.verification.solver_check.solver_report import Outcome, SolverCheck
 
 
 def inner_claims() -> list[Claim]:
-    """Return the claims that apply to any solver of the inner problem, their parameter `solve`."""
+    """Return the claims about the inner problem, which take a solver as their parameter `solve`."""
     return [claim for claim in all_claims() if claim.any_solver]
 
 
 def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: ProgressPart) -> SolverCheck:
+    """Run one claim on the solver of `trial`."""
     statement, seen = statement_on(claim, trial), count()
 
-    def shown(**example: Any) -> Iterator[Evidence]:
-        doing = ": shrinking a counterexample" if trial.failure else ""
-        progress.update(next(seen) / (claim.examples * effort), f"{claim.id} {claim.name}{doing}")
+    def with_progress(**example: Any) -> Iterator[Evidence]:
+        phase = ": shrinking a counterexample" if trial.failure else ""
+        progress.update(next(seen) / (claim.examples * effort), f"{claim.id} {claim.name}{phase}")
         return statement(**example)
 
-    tried = replace(
+    adapted = replace(
         claim,
-        statement=shown,
+        statement=with_progress,
         strategies={name: drawn.map(trial.options.adapt) for name, drawn in claim.strategies.items()},
         counterexamples=[],
         mutants={},
     )
-    result = tried.run(effort=effort, seed=seed)
+    result = adapted.run(effort=effort, seed=seed)
     example = wrong = returned = exact = ""
     if result.found and trial.failure is not None:
         example, wrong, returned, exact, raised = trial.failure
@@ -69,18 +70,19 @@ def verify_solver(
     seed: int = 0,
     progress: bool = True,
 ) -> SolverReport:
-    """Check your own solver of the inner problem against every claim about it.
+    """Check your own solver of the inner problem against every claim about the inner problem.
 
     Arguments:
-    - `solve`: called as `solve(losses, eta, divergence)` for equally likely losses, and with the keyword
-      `p=` for losses of probabilities p, zeros among them. It returns an object with some of the fields
-      `value`, `mu`, `weights` and `gap` of `WorstCase`; missing fields are not checked.
-    - `divergences`: the ones it supports, or their names; all named divergences by default.
-    - `nonuniform`: False if it does not support `p`, which is then never passed.
-    - `batches`: False if it solves one row of losses at a time.
-    - `tol`: the absolute error that its values may have; 0 allows rounding errors only. The losses range up
-      to 1e6. With a positive `tol`, weights and mu are checked by the primal and dual values that they
-      attain, not entry by entry. Weights must sum to one in any case.
+    - `solve`: called as `solve(losses, eta, divergence)` if the losses are equally likely, and as
+      `solve(losses, eta, divergence, p=p)` if they have the probabilities `p`, some of which may be zero. It
+      returns an object with some of the fields `value`, `mu`, `weights` and `gap` of `WorstCase`; missing
+      fields are not checked.
+    - `divergences`: the supported divergences, or their names; by default all named divergences.
+    - `nonuniform`: False if the solver does not support `p`, which is then never passed.
+    - `batches`: False if the solver takes one row of losses at a time.
+    - `tol`: the absolute error that `value` may have, for losses up to 1e6; 0 allows rounding errors only.
+      With a positive `tol`, the primal value at `weights` and the dual value at `mu` must be accurate to
+      `tol`, but their entries are not compared. Weights must sum to one in any case.
     - `effort`: multiplies the number of problems.
     - `seed`: the seed of the search.
     - `progress`: whether to show progress on stderr.
@@ -88,8 +90,8 @@ def verify_solver(
     Returns a `SolverReport`. The problems are float64 arrays of the active backend. A run takes about half a
     minute.
 
-    This solver rounds its values to six decimals, which `tol` allows. Its log-sum-exp subtracts the largest
-    loss even if that has probability zero, and underflows:
+    This solver rounds its values to six decimals, which `tol=1e-6` allows. It has a bug: its log-sum-exp
+    subtracts the largest loss even if that loss has probability zero, and underflows.
 
     >>> import numpy as np
     >>> from types import SimpleNamespace
@@ -112,7 +114,9 @@ def verify_solver(
     supported = tuple(as_divergence(divergence) for divergence in divergences or ())
     for divergence in supported:
         if divergence.family is None:
-            raise ValueError(f"divergences contains {divergence!r}; expected named ones, such as QUADRATIC")
+            raise ValueError(
+                f"divergences contains {divergence!r}; expected named divergences, such as QUADRATIC"
+            )
     if not (isinstance(tol, (int, float)) and 0 <= tol < inf):
         raise ValueError(f"tol is {tol!r}; expected a number, zero or positive")
     if not (isinstance(effort, (int, float)) and 0 < effort < inf):

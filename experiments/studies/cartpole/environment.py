@@ -1,8 +1,8 @@
 """The cart-pole problem of Section 6.2, and compiled Q-learning on it.
 
-The dynamics are those of gymnasium's CartPole, in double precision and without rounding observations to
-single. A state is (position, velocity, angle, angular velocity). An episode ends when the cart leaves +-2.4
-or the pole leans by more than 12 degrees; each step has reward 1. Action 1 pushes right, 0 left.
+The dynamics are those of gymnasium's CartPole, in double precision. A state is (position, velocity, angle,
+angular velocity). An episode ends when the cart leaves +-2.4 or the pole leans by more than 12 degrees. Each
+step has reward 1. Action 1 pushes the cart to the right, action 0 to the left.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.qlearning import landing_value, neighbourhood_at
 from phiball.refimpl.qlearning import Grid, Maximum
 
-FORCE, CART, STEP = 10.0, 1.0, 0.02  # newtons, kilograms, seconds
-EDGE, LEAN = 2.4, 12 * 2 * pi / 360
+FORCE, CART_MASS, TIME_STEP = 10.0, 1.0, 0.02  # newtons, kilograms, seconds
+MAX_POSITION, MAX_ANGLE = 2.4, 12 * 2 * pi / 360
 START = 0.05  # an episode begins with each coordinate uniform on +-START
 
 
 @dataclass(frozen=True)
 class Physics:
-    """The physical parameters that problems vary; `length` is half the length of the pole."""
+    """Gravity, mass of the pole and half its length, in which the problems differ."""
 
     gravity: float = 9.8
     mass: float = 0.1
@@ -37,7 +37,7 @@ class Physics:
 
 @dataclass(frozen=True)
 class Backup:
-    """The update rule: the radius in each coordinate (zero is the regular update), eta and maximum."""
+    """The update rule: radius in each coordinate (0 for the regular update), eta, place of the maximum."""
 
     radius: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     eta: float = 1.0
@@ -49,16 +49,16 @@ def move(state: Any, action: int, physics: tuple[float, float, float]) -> bool:
     """Advance `state` (4,) in place by one step; True if the episode ends."""
     gravity, mass, length = physics
     x, v, angle, spin = state
-    total, pole = mass + CART, mass * length
-    push = FORCE if action == 1 else -FORCE
+    total_mass, moment = mass + CART_MASS, mass * length
+    force = FORCE if action == 1 else -FORCE
     c, s = np.cos(angle), np.sin(angle)
-    pull = (push + pole * (spin * spin) * s) / total
-    turn = (gravity * s - c * pull) / (length * (4.0 / 3.0 - mass * (c * c) / total))
-    state[0] = x + STEP * v
-    state[1] = v + STEP * (pull - pole * turn * c / total)
-    state[2] = angle + STEP * spin
-    state[3] = spin + STEP * turn
-    return bool(abs(state[0]) > EDGE or abs(state[2]) > LEAN)
+    pull = (force + moment * (spin * spin) * s) / total_mass
+    spin_rate = (gravity * s - c * pull) / (length * (4.0 / 3.0 - mass * (c * c) / total_mass))
+    state[0] = x + TIME_STEP * v
+    state[1] = v + TIME_STEP * (pull - moment * spin_rate * c / total_mass)
+    state[2] = angle + TIME_STEP * spin
+    state[3] = spin + TIME_STEP * spin_rate
+    return bool(abs(state[0]) > MAX_POSITION or abs(state[2]) > MAX_ANGLE)
 
 
 @compiled()
@@ -97,13 +97,13 @@ def _learn(
         for t in range(numbers.shape[1]):
             lengths[k] = t + 1
             a = int(2 * numbers[k, t, 1]) if numbers[k, t, 0] < epsilons[k] else _greedy(Q, s)
-            over = move(state, a, physics)
+            ended = move(state, a, physics)
             target = 1.0
-            if not over:  # truncation at the cap does not end the episode
+            if not ended:
                 n = neighbourhood_at(state, low, width, bins, radius, index, weight)
                 target += discount * landing_value(Q, index[:n], weight[:n], eta, inside)
             Q[s, a] = (1.0 - alphas[k]) * Q[s, a] + alphas[k] * target
-            if over:
+            if ended:
                 break
             s = _cell(state, low, width, bins)
 
@@ -136,16 +136,16 @@ def learn(
     numbers: Any,
     physics: Physics,
 ) -> Any:
-    """Update the table Q (states, 2) in place over the episodes; returns their lengths (episodes,).
+    """Update the table Q (states, 2) in place over the episodes, and return their lengths (episodes,).
 
     - `schedules`: the step size and epsilon of each episode, both (episodes,).
     - `starts` (episodes, 4): initial states.
     - `numbers` (episodes, cap, 2): uniform numbers that decide whether to explore, and which action. They are
-      indexed by episode and step, so that methods share them whatever the lengths of their episodes.
+      indexed by episode and step, so that methods share them even if their episodes differ in length.
 
     An episode that is truncated at the cap is bootstrapped as if it continued.
     """
-    room = prod(
+    max_neighbours = prod(
         min(n, ceil(2 * (r / h)) + 1) for n, r, h in zip(grid.bins, backup.radius, grid.width, strict=True)
     )
     lengths = np.zeros(len(starts), np.int64)
@@ -157,7 +157,7 @@ def learn(
         schedules,
         (starts, numbers),
         physics.numbers(),
-        (np.empty(room, np.int64), np.empty(room), lengths),
+        (np.empty(max_neighbours, np.int64), np.empty(max_neighbours), lengths),
     )
     return lengths
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = ("regular", "outside", "inside")
-PLACES = ("original", "heavy", "short", "strong g")
+PROBLEM_NAMES = ("original", "heavy", "short", "strong g")
 WINDOW = 20  # training episodes in one point of a curve
-SHOWN = ("original", "strong g")  # problems shown for other grids: the easiest and the hardest
+SHOWN = ("original", "strong g")  # problems in the table of grids: the easiest and the hardest
 STYLES = {  # colour-blind-safe colours, and labels
     "regular": ("#555555", "regular"),
     "outside": ("#0072B2", "robust, maximum outside (paper)"),
@@ -24,26 +24,26 @@ STYLES = {  # colour-blind-safe colours, and labels
 }
 
 
-def returns(table: Table, method: str, place: str, at: tuple[str, float] | None = None) -> Any:
-    """The returns of all trials of a method; `at` is a grid and an initial value, main by default."""
+def returns(table: Table, method: str, problem: str, at: tuple[str, float] | None = None) -> Any:
+    """The returns of all trials of a method; `at` is a grid and an initial value, by default the main."""
     at = at or _main(table)
     rows = [row["returns"] for row in table.rows if (row["table"], row["initial"]) == at]
-    return np.array([value for row in rows for value in row[method][place]])
+    return np.array([value for row in rows for value in row[method][problem]])
 
 
 def _main(table: Table) -> tuple[str, float]:
     return table.config.table, table.config.initial
 
 
-def methods_by(table: Table, what: str) -> dict[float, str]:
-    """The name of the method for each value of rho or eta, including the main one."""
-    main = getattr(table.config, what)
-    values = sorted({main, *getattr(table.config, f"{what}s")})
-    return {value: "outside" if value == main else f"{what} {value:g}" for value in values}
+def methods_by(table: Table, parameter: str) -> dict[float, str]:
+    """The name of the method for each value of the parameter rho or eta, including the main value."""
+    main = getattr(table.config, parameter)
+    values = sorted({main, *getattr(table.config, f"{parameter}s")})
+    return {value: "outside" if value == main else f"{parameter} {value:g}" for value in values}
 
 
 def curves_of(table: Table, method: str) -> Any:
-    """Training lengths (trials, windows) on the main grid."""
+    """Mean lengths of training episodes (trials, windows) on the main grid."""
     rows = [row for row in table.rows if (row["table"], row["initial"]) == _main(table)]
     return np.array([trial for row in rows for trial in row["lengths"][method]])
 
@@ -57,8 +57,8 @@ def tables_of(table: Table) -> list[tuple[str, float]]:
     return sorted(dict.fromkeys((row["table"], row["initial"]) for row in table.rows), key=rank)
 
 
-def mean_error(values: Any) -> float:
-    """The standard error of their mean."""
+def standard_error(values: Any) -> float:
+    """The standard error of the mean of `values`."""
     return float(np.std(values, ddof=1) / sqrt(len(values)))
 
 
@@ -82,7 +82,7 @@ def draw(table: Table) -> dict[str, Figure]:
     return {"training": figure}
 
 
-PAPER = {  # the return and its error bar: regular, robust
+PAPER = {  # (return, error bar) of the regular and of the robust table
     "original": ((469.42, 19.03), (487.11, 9.09)),
     "heavy": ((187.63, 29.40), (394.12, 12.01)),
     "short": ((355.54, 28.89), (443.17, 9.98)),
@@ -92,21 +92,21 @@ PAPER_TRIALS = 10
 
 
 def _plus_minus(values: Any, sign: str = "") -> str:
-    return f"{np.mean(values):{sign}.0f} ± {mean_error(values):.0f}"
+    return f"{np.mean(values):{sign}.0f} ± {standard_error(values):.0f}"
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """Returns beside the paper's; other radii and prices; other grids and initial values."""
+    """The returns next to the paper's; with other radii and prices; with other grids and initial values."""
     return [_returns(table), _sweep(table), _q_tables(table)]
 
 
 def _returns(table: Table) -> ReportTable:
     lines = []
-    for place, numbers in PAPER.items():
-        regular, outside, inside = (returns(table, method, place) for method in METHODS)
+    for problem, numbers in PAPER.items():
+        regular, outside, inside = (returns(table, method, problem) for method in METHODS)
         lines.append(
             (
-                place,
+                problem,
                 *(f"{value:.0f} ± {bar:.0f}" for value, bar in numbers),
                 *(_plus_minus(values) for values in (regular, outside, inside)),
                 *(_plus_minus(values, "+") for values in (outside - regular, inside - outside)),
@@ -126,14 +126,15 @@ def _returns(table: Table) -> ReportTable:
 
 def _sweep(table: Table) -> ReportTable:
     named = {"regular": "regular"}
-    for what in ("rho", "eta"):
-        named |= {f"{what} {value:g}": method for value, method in methods_by(table, what).items()}
+    for parameter in ("rho", "eta"):
+        methods = methods_by(table, parameter)
+        named |= {f"{parameter} {value:g}": method for value, method in methods.items()}
     lines = [
-        (name, *(_plus_minus(returns(table, method, place)) for place in PLACES))
+        (name, *(_plus_minus(returns(table, method, problem)) for problem in PROBLEM_NAMES))
         for name, method in named.items()
     ]
     note = "Robust, with the maximum outside; rho is in grid cells."
-    return ReportTable("Radius and price", ("method", *PLACES), lines, note)
+    return ReportTable("Radius and price", ("method", *PROBLEM_NAMES), lines, note)
 
 
 def _q_tables(table: Table) -> ReportTable:
@@ -142,20 +143,20 @@ def _q_tables(table: Table) -> ReportTable:
             at[0].replace("x", ","),
             f"{at[1]:g}",
             str(len(returns(table, "regular", "original", at))),
-            *(_plus_minus(returns(table, m, place, at)) for place in SHOWN for m in METHODS),
+            *(_plus_minus(returns(table, m, problem, at)) for problem in SHOWN for m in METHODS),
         )
         for at in tables_of(table)
     ]
-    columns = (f"{place}: {name}" for place in SHOWN for name in ("regular", "robust", "inside"))
+    columns = (f"{problem}: {name}" for problem in SHOWN for name in ("regular", "robust", "inside"))
     return ReportTable("Grids and initial values", ("grid", "initial", "trials", *columns), lines)
 
 
 def findings(table: Table) -> list[str]:
-    """The problems in which robust returns are higher, and the lengths of training episodes."""
-    gains = [returns(table, "outside", place) - returns(table, "regular", place) for place in PLACES]
-    higher = sum(np.mean(gain) > 2 * mean_error(gain) for gain in gains)
+    """In how many problems robust returns are higher, and the mean lengths of training episodes."""
+    gains = [returns(table, "outside", name) - returns(table, "regular", name) for name in PROBLEM_NAMES]
+    higher = sum(np.mean(gain) > 2 * standard_error(gain) for gain in gains)
     regular, robust = (np.mean(curves_of(table, method)) for method in ("regular", "outside"))
     return [
-        f"Robust returns are higher by more than two standard errors in {higher} of {len(PLACES)} problems.",
+        f"Robust returns are higher by more than two standard errors in {higher} of {len(gains)} problems.",
         f"Mean length of training episodes: robust {robust:.0f} steps, regular {regular:.0f}.",
     ]

@@ -1,14 +1,14 @@
 """Robust Q-learning on the cart-pole problem (Section 6.2).
 
 A Q-table is learned on the original problem by three updates: the regular one, the paper's (with the maximum
-over actions outside the soft minimum), and the one with the maximum inside. Its greedy policy is then run in
-the original problem and in three with other physics. The methods of a trial share all random numbers. The
-expectation over the perturbed state is an exact finite sum.
+over actions outside the soft minimum), and a variant with the maximum inside. Its greedy policy is then run
+on the original problem and on three problems with other physics. The methods of a trial share all random
+numbers. The expectation over the perturbed state is an exact finite sum.
 
 The paper's update is an infimum over perturbations, which has the right sign; the supremum in its text would
 be optimistic. The paper does not state the grid, the discount, the schedules, the initial values, rho and its
-unit, eta, the number of episodes, or the value of a truncated episode (bootstrapped here). Its training
-episodes are capped at 400 steps, which its returns exceed: both caps are options.
+unit, eta, the number of episodes, or the value of a truncated episode (bootstrapped here). It caps training
+episodes at 400 steps, but reports larger returns, so training and evaluation have separate caps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
 from phiball.experiments.studies.cartpole import report
 from phiball.experiments.studies.cartpole.environment import START, Backup, Physics, learn, play
-from phiball.experiments.studies.cartpole.report import METHODS, PLACES, WINDOW
+from phiball.experiments.studies.cartpole.report import METHODS, PROBLEM_NAMES, WINDOW
 from phiball.refimpl.qlearning import Grid, Maximum
 from phiball.refimpl.qlearning.bellman import valid_discount
 
@@ -37,8 +37,8 @@ CHUNK = 5 * WINDOW  # episodes whose random numbers are drawn at a time
 class Config(StudyConfig):
     """The parameters of the study."""
 
-    trials: int = option(80, "Tables learned by each method; 10 in the paper.", least=2)
-    others: int = option(40, "Trials for each other grid and initial value.", least=2)
+    trials: int = option(80, "Tables learned by each method; 10 in the paper.", minimum=2)
+    others: int = option(40, "Trials for each of the other grids and initial values.", minimum=2)
     batch: int = option(10, "Trials per task.")
     episodes: int = option(2000, "Training episodes.")
     train_cap: int = option(400, "Steps after which a training episode is truncated.")
@@ -47,14 +47,14 @@ class Config(StudyConfig):
     bins: tuple[int, ...] = option(
         (1, 1, 6, 12), "Grid cells for position, velocity, angle and angular velocity."
     )
-    reach: tuple[float, ...] = option((2.4, 3.0, 0.2094, 3.5), "The grid spans +- this.")
-    discount: float = option(0.99, "Discount factor.", least=0)
-    initial: float = option(0.0, "The initial value of all table entries.", least=-inf)
+    reach: tuple[float, ...] = option((2.4, 3.0, 0.2094, 3.5), "Half-width of the grid in each coordinate.")
+    discount: float = option(0.99, "Discount factor.", minimum=0)
+    initial: float = option(0.0, "The initial value of all table entries.", minimum=-inf)
     alpha: tuple[float, ...] = option(
-        (0.5, 0.002, 0.05), "Step size: first, decay per episode, last.", least=0
+        (0.5, 0.002, 0.05), "Step size: first, decay per episode, last.", minimum=0
     )
     epsilon: tuple[float, ...] = option(
-        (1.0, 0.0025, 0.01), "Exploration: first, decay per episode, last.", least=0
+        (1.0, 0.0025, 0.01), "Exploration: first, decay per episode, last.", minimum=0
     )
     rho: float = option(0.25, "Radius of the ball around a state, in grid cells.")
     eta: float = option(1.0, "Price of the divergence.")
@@ -64,7 +64,7 @@ class Config(StudyConfig):
         ("1x1x3x6", "1x1x6x12", "1x1x12x24", "2x2x6x12", "4x4x6x12", "4x4x10x10"), "Other grids to try."
     )
     initials: tuple[float, ...] = option(
-        (0.0, 100.0), "Initial values to try on each of these grids.", least=-inf
+        (0.0, 100.0), "Initial values to try on each of these grids.", minimum=-inf
     )
 
     def __post_init__(self) -> None:
@@ -105,10 +105,9 @@ SCALES = {
 }
 
 
-# The problems of the evaluation.
-PROBLEMS = dict(
-    zip(PLACES, (Physics(), Physics(mass=0.2), Physics(length=0.25), Physics(gravity=49.0)), strict=True)
-)
+# The physics of the problems on which tables are evaluated.
+PHYSICS = (Physics(), Physics(mass=0.2), Physics(length=0.25), Physics(gravity=49.0))
+PROBLEMS = dict(zip(PROBLEM_NAMES, PHYSICS, strict=True))
 
 
 def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
@@ -126,14 +125,14 @@ def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
 
 
 def _methods(config: Config, task: Task) -> tuple[Grid, dict[str, Backup]]:
-    """The grid of a task, and the methods that learn on it: with the sweep on the main grid."""
+    """The grid of a task, and the methods that learn on it, which include the sweep on the main grid."""
     bins = tuple(int(n) for n in task["table"].split("x"))
     grid = Grid(tuple(-r for r in config.reach), config.reach, bins)
     return grid, backups(config, grid, (task["table"], task["initial"]) == (config.table, config.initial))
 
 
 def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup], rng: Rng) -> Any:
-    """Mean returns by problem, and training lengths averaged over windows of episodes, by method."""
+    """For each method, the mean return by problem, and the mean length of training episodes by window."""
     like = np.empty(0)
     Q = {name: np.full((grid.n_states, 2), float(initial)) for name in methods}
     lengths: dict[str, list[float]] = {name: [] for name in methods}
@@ -143,14 +142,15 @@ def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup
         starts = rng.uniform((k.size, 4), like=like, low=-START, high=START)
         numbers = rng.uniform((k.size, config.train_cap, 2), like=like)
         for name, backup in methods.items():
-            took = learn(Q[name], grid, backup, config.discount, schedules, starts, numbers, Physics())
-            lengths[name] += [float(np.mean(part)) for part in np.split(took, range(WINDOW, k.size, WINDOW))]
+            steps = learn(Q[name], grid, backup, config.discount, schedules, starts, numbers, Physics())
+            windows = np.split(steps, range(WINDOW, k.size, WINDOW))
+            lengths[name] += [float(np.mean(window)) for window in windows]
     starts = rng.uniform((config.evaluations, 4), like=like, low=-START, high=START)
     return {
         name: (
             {
-                place: float(np.mean(play(Q[name], grid, starts, config.eval_cap, physics)))
-                for place, physics in PROBLEMS.items()
+                problem: float(np.mean(play(Q[name], grid, starts, config.eval_cap, physics)))
+                for problem, physics in PROBLEMS.items()
             },
             lengths[name],
         )
@@ -184,7 +184,7 @@ class CartPoleStudy(Study[Config]):
         ]
 
     def work(self, config: Config, task: Task) -> float:
-        """Return the approximate cost of a task, in learned tables."""
+        """Return the approximate cost of a task: the number of tables that it learns."""
         return float(task["trials"] * len(_methods(config, task)[1]))
 
     def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
@@ -192,9 +192,9 @@ class CartPoleStudy(Study[Config]):
         grid, methods = _methods(config, task)
         sources = rng.spawn(task["trials"])
         trials = [_trial(config, grid, task["initial"], methods, source) for source in sources]
-        returns = {m: {p: [trial[m][0][p] for trial in trials] for p in PLACES} for m in methods}
+        returns = {m: {p: [trial[m][0][p] for trial in trials] for p in PROBLEM_NAMES} for m in methods}
         lengths = {m: [trial[m][1] for trial in trials] for m in METHODS}
-        means = {f"{m} {p}": float(np.mean(returns[m][p])) for m in METHODS for p in PLACES}
+        means = {f"{m} {p}": float(np.mean(returns[m][p])) for m in METHODS for p in PROBLEM_NAMES}
         return {**means, "returns": returns, "lengths": lengths}
 
 

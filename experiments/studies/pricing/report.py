@@ -26,7 +26,7 @@ INTERVAL = 1.96  # standard errors: 95 %
 
 
 def scenarios(table: Table) -> list[Row]:
-    """The rows of the methods, one per M and m."""
+    """The rows that compare all methods, one per M and m."""
     return [row for row in table.rows if row["part"] == "methods"]
 
 
@@ -36,16 +36,15 @@ def draw(table: Table) -> dict[str, Figure]:
 
     panels = {M: [row for row in scenarios(table) if row["M"] == M] for M in table.config.covariates}
     figure = Figure(figsize=(2.6 * len(panels) + 0.6, 3.2), layout="constrained")
-    for axes, (M, rows) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (M, rows) in zip(all_axes, panels.items(), strict=True):
         axes.axhline(0, color="0.5", linewidth=0.8)
         for k, (name, (color, marker, line)) in enumerate(STYLES.items()):
-            aside = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # keep error bars from overlapping
-            x, y = [row["m"] + aside for row in rows], [row[name] for row in rows]
+            shift = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # keep error bars from overlapping
+            x, y = [row["m"] + shift for row in rows], [row[name] for row in rows]
             bars = [INTERVAL * row[f"{name}_stderr"] for row in rows]
-            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "markersize": 4}
-            axes.errorbar(x, y, bars, label=LABELS[name], capsize=2, **look)
+            style: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "markersize": 4}
+            axes.errorbar(x, y, bars, label=LABELS[name], capsize=2, **style)
         axes.set(title=f"M = {M}", xlabel="m")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
@@ -56,7 +55,7 @@ def draw(table: Table) -> dict[str, Figure]:
 
 
 UNREGULARISED, REGULARISED = ("fgm", "ifgm"), ("sg", "rt-mlmc")
-CLEAR = 2.0  # standard errors of a clear difference
+CLEAR = 2.0  # a difference of more than this many standard errors is clear
 
 
 def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
@@ -66,7 +65,7 @@ def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
 
 
 def _improvements(row: Row, names: Iterable[str]) -> tuple[str, ...]:
-    """The scenario of a row, and means ± standard errors of the named rules."""
+    """M and m of a row, and means ± standard errors of the named rules."""
     return str(row["M"]), str(row["m"]), *(f"{row[n]:.1f} ± {row[f'{n}_stderr']:.1f}" for n in names)
 
 
@@ -84,7 +83,7 @@ def tables(table: Table) -> list[ReportTable]:
         "Improvement J over ERM, in percent",
         ("M", "m", *LABELS.values(), "theta = 0", "worst cost: FGM", "IFGM"),
         rows,
-        f"Means ± standard errors over {table.config.trials} trials. theta = 0 sells for nothing. "
+        f"Means ± standard errors over {table.config.trials} trials. theta = 0: all prices are zero. "
         "The worst cost is found by a PGM attack on the training data.",
         left=2,
     )

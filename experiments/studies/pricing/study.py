@@ -1,8 +1,9 @@
 """Personalised pricing (Section 6.3): adversarial and regularised training against plain training.
 
-The problem as printed has no optimum (see `model`), so two readings bound it. `ball`: theta lies in an l2
-ball; plain training (ERM) and the best rule are then trust-region problems, solved exactly. `prices`: prices
-lie in [0, W] too, and R* is the risk of the best price at each x, which a rule may not attain.
+The problem as printed has no optimum (see `model`), so there are two readings with bounds. `ball`: theta lies
+in an l2 ball; plain training (ERM) and the best rule are then trust-region problems, solved exactly.
+`prices`: in addition prices lie in [0, W], and the optimal risk R* is that of the best price at each x, which
+no rule may attain. The improvement J of a rule is the percentage by which it reduces ERM's excess over R*.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import Rng
+from phiball.backends import Array, Rng
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
 from phiball.experiments.studies.pricing import report
 from phiball.experiments.studies.pricing.model import (
     Cost,
-    Floats,
     Market,
     draw_data,
     draw_market,
@@ -41,7 +41,7 @@ from phiball.refimpl.distributions.norms import as_norm
 
 READINGS = ("ball", "prices")
 BLOCK = 1000  # points x in memory at a time
-LARGEST_RT_STEP = 0.1  # beyond it the noise of RT-MLMC dominates
+LARGEST_RT_STEP = 0.1  # with larger steps the noise of RT-MLMC dominates
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Config(StudyConfig):
     norm: str = option("linf", "Norm of the ball around covariates (unstated).", ("linf", "l2"))
     covariates: tuple[int, ...] = option((25, 50, 100, 200), "M, the number of covariates x.")
     draws: tuple[int, ...] = option((10, 30, 50, 100, 200), "m, the number of z per x.")
-    trials: int = option(50, "Independent trials.", least=2)
+    trials: int = option(50, "Independent trials.", minimum=2)
     radius: float = option(0.45, "rho, the radius of the ball around covariates.")
     eta: float = option(0.9, "eta, the weight of the divergence.")
     dimension: int = option(10, "Dimension of x.")
@@ -63,18 +63,20 @@ class Config(StudyConfig):
     level: int = option(
         4,
         "L: SG takes 2^L points per ball, and RT-MLMC has the same expectation (unstated).",
-        least=0,
-        most=12,
+        minimum=0,
+        maximum=12,
     )
-    levels: tuple[int, ...] = option((0, 2, 4, 6), "Other L, for SG only, at the middle m.", least=0, most=12)
+    levels: tuple[int, ...] = option(
+        (0, 2, 4, 6), "Other L, for SG only, at the middle m.", minimum=0, maximum=12
+    )
     attack_steps: int = option(15, "Steps of IFGM and of the attack for the worst cost.")
     steps: int = option(500, "Steps of projected descent (unstated).")
-    batch: int = option(25, "Covariates per step; RT-MLMC takes more, for the evaluations of SG (unstated).")
+    batch: int = option(25, "Covariates per step; RT-MLMC takes more, at equal cost (unstated).")
     step_size: float = option(0.1, "First step size, which decays linearly to zero (unstated).")
     rt_step_size: float = option(
-        0.05, "First step size of RT-MLMC, which is noisier (unstated).", most=LARGEST_RT_STEP
+        0.05, "First step size of RT-MLMC, which is noisier (unstated).", maximum=LARGEST_RT_STEP
     )
-    test_points: int = option(5000, "Test points of the reading prices; ball is exact.")
+    test_points: int = option(5000, "Test points of the reading prices; the reading ball needs none.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,8 +95,8 @@ SCALES = {
 
 def training_settings(config: Config, method: str, level: int) -> TrainingSettings:
     """The training settings of a method."""
-    sampled = method == "rt-mlmc"
-    share = SG(level).evaluations / RTMLMC(level).evaluations if sampled else 1.0
+    rt_mlmc = method == "rt-mlmc"
+    factor = SG(level).evaluations / RTMLMC(level).evaluations if rt_mlmc else 1.0
     return TrainingSettings(
         ball=Ball(as_norm(config.norm), config.radius),
         eta=config.eta,
@@ -102,12 +104,12 @@ def training_settings(config: Config, method: str, level: int) -> TrainingSettin
         level=level,
         attack_steps=config.attack_steps,
         steps=config.steps,
-        batch=round(config.batch * share),
-        step_size=config.rt_step_size if sampled else config.step_size,
+        batch=round(config.batch * factor),
+        step_size=config.rt_step_size if rt_mlmc else config.step_size,
     )
 
 
-def excess(config: Config, market: Market, rules: Floats, rng: Rng) -> tuple[Floats, Floats]:
+def excess(config: Config, market: Market, rules: Array, rng: Rng) -> tuple[Array, Array]:
     """R* (T,) of each trial, and R(theta) - R* (K, T) of the rules (K, T, F)."""
     if config.reading == "ball":
         risk = true_risk(market)
@@ -151,7 +153,7 @@ class PricingStudy(Study[Config]):
         ]
 
     def work(self, config: Config, task: Task) -> float:
-        """Return the approximate cost of a task, in prices per trial, for training and attack."""
+        """Return the approximate cost of a task: the prices evaluated per trial, in training and attack."""
         points = {"erm": 1, "fgm": 2, "ifgm": config.attack_steps + 1}
         runs = _runs(config, task).values()
         training = sum(points.get(method, SG(level).evaluations) for method, level in runs)

@@ -1,1 +1,1 @@
-"""Which settings withstand attacks at equal cost: adversarial training on images, beyond the paper."""
+"""Beyond the paper: which training settings withstand attacks on images, at equal cost."""

@@ -55,7 +55,7 @@ def attack_name(data: str, column: str) -> str:
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """Return the tables of errors, of differences within trials, and of RobustLoss and the best method."""
+    """Return the tables of errors, of paired differences, and of RobustLoss next to the best method."""
     found = []
     for norm, part in by_norm(table).items():
         found += [_errors(part, norm, data) for data in data_of(part)]
@@ -87,22 +87,19 @@ def _errors(table: Table, norm: str, data: str) -> ReportTable:
 
 
 def _differences(table: Table, norm: str) -> ReportTable:
-    places = [(data, column) for data in data_of(table) for column in ("clean", *STRONG)]
+    columns = [(data, column) for data in data_of(table) for column in ("clean", *STRONG)]
     lines = [
-        (
-            method,
-            *(_marked(difference(table, data, [column], method, REFERENCE)) for data, column in places),
-        )
+        (method, *(_marked(difference(table, data, [column], method, REFERENCE)) for data, column in columns))
         for method in methods_of(table)
         if method != REFERENCE and REFERENCE in methods_of(table)
     ]
     return ReportTable(
         f"Differences from {REFERENCE} after training in {norm}, in points",
-        ("method", *(f"{data} {attack_name(data, column)}" for data, column in places)),
+        ("method", *(f"{data} {attack_name(data, column)}" for data, column in columns)),
         lines,
-        f"Errors minus the errors of {REFERENCE} within trials: mean and standard error. A star marks a "
-        f"difference outside Student's {100 * LEVEL:g} % interval and of more than one image. The interval "
-        "does not cover the choice of test images, which all trials share.",
+        f"Errors minus the errors of {REFERENCE}, paired by trial: mean and standard error. A star marks a "
+        f"significant difference: Student's {100 * LEVEL:g} % interval excludes zero, and it exceeds one "
+        "image. The interval does not cover the choice of test images, which all trials share.",
     )
 
 
@@ -131,11 +128,11 @@ def _defaults(table: Table) -> ReportTable:
                 )
             )
     return ReportTable(
-        f"{DEFAULT} beside the best of the grid",
+        f"{DEFAULT} and the best of the grid",
         ("data", "attack", DEFAULT, "best of the grid", "its error", "difference"),
         lines,
-        "Means of the clean and the attacked error on test images, in percent. The grid consists of methods "
-        "with at most two evaluations; the best is chosen on held-out images.",
+        "Means of the clean and the attacked error on test images, in percent. The grid consists of the "
+        "methods with at most two evaluations per image; the best is chosen on held-out images.",
         left=2,
     )
 
@@ -157,20 +154,18 @@ def _draw_errors(table: Table) -> Figure:
     panels = figure.subplots(len(ATTACK_NORMS), len(data), sharey=True, squeeze=False)
     for row, norm in zip(panels, ATTACK_NORMS, strict=True):
         for axes, name in zip(row, data, strict=True):
-            for place, method in enumerate(methods):
+            for y, method in enumerate(methods):
                 errors = values(table, name, method, [f"APGD {norm}"])
                 if errors:
-                    axes.plot(errors, [place] * len(errors), "|", color="#999999", markersize=7)
+                    axes.plot(errors, [y] * len(errors), "|", color="#999999", markersize=7)
                     bar = np.nan_to_num(standard_error_of_mean(errors))
-                    axes.errorbar(fmean(errors), place, xerr=bar, marker="o", markersize=4, color="#0072B2")
+                    axes.errorbar(fmean(errors), y, xerr=bar, marker="o", markersize=4, color="#0072B2")
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(color="#e4e4e4", linewidth=0.6)
             axes.tick_params(labelsize=8)
             axes.set_title(f"{name}, {attack_name(name, f'APGD {norm}')}", fontsize=9)
         row[0].set_yticks(range(len(methods)), [f"{method}   {cost[method]:.2g}" for method in methods])
         row[0].set_ylim(len(methods) - 0.5, -0.5)
-    figure.supxlabel(
-        "error (%): trials (grey), mean and standard error; evaluations per image beside each method",
-        fontsize=8,
-    )
+    text = "error (%): trials (grey), mean and standard error; evaluations per image beside each method"
+    figure.supxlabel(text, fontsize=8)
     return figure

@@ -1,11 +1,11 @@
-"""Which settings withstand attacks at equal cost (beyond the paper).
+"""Which training settings withstand attacks, at equal cost (beyond the paper).
 
 The study `supervised` trains as the paper does, by Adam at a constant rate. Here the rate increases linearly
-over the first tenth of the steps and decays to 0 along a cosine. The setting and the peak rate of each method
-are chosen on held-out images, by PGM, from the same rates for all. Methods are configured by the radius of
-the attack (see `method_grid`); one of them is `RobustLoss` with its defaults.
+over the first tenth of the steps and then decays to 0 along a cosine. The setting and the peak rate of each
+method are those with the least error under PGM on held-out images; all methods have the same candidate rates.
+Methods are configured by the radius of the attack (see `method_grid`).
 
-On the test images the networks are attacked by PGM and APGD in two norms; training uses one of them.
+On the test images the networks are attacked by PGM and APGD in two norms; training uses one of the norms.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from phiball.refimpl import Ball
 from phiball.refimpl.distributions.norms import as_norm
 
 ATTACKS = {"PGM": after_pgm, "APGD": after_apgd}
-SMALL = ("ERM", REFERENCE, "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted")
+SMALL_METHODS = ("ERM", REFERENCE, "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted")
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,14 @@ class Config(ImageConfig):
 
     methods: tuple[str, ...] = option(FAMILIES, "Methods.", FAMILIES)
     norms: tuple[str, ...] = option(("linf",), "Norms of the ball in training.", ATTACK_NORMS)
-    # A finished run can be extended by more seeds; its rows stay.
+    # `seeds` is not recorded, so that a finished run can be extended by more seeds.
     seeds: int = option(
-        5, "Networks trained by each method, at least 2; more can be added.", least=2, affects_results=False
+        5, "Networks trained by each method, at least 2; more can be added.", minimum=2, affects_results=False
     )
-    rates: tuple[float, ...] = option((1e-3, 2e-3, 4e-3, 8e-3), "Candidate peak rates.")
-    warmup: float = option(0.1, "The fraction of steps over which the rate increases.", least=0, most=0.9)
+    rates: tuple[float, ...] = option((1e-3, 2e-3, 4e-3, 8e-3), "Candidates for the peak learning rate.")
+    warmup: float = option(
+        0.1, "The fraction of steps over which the rate increases.", minimum=0, maximum=0.9
+    )
     steps: int = option(40, "Steps of the attack PGM.")
     apgd_steps: int = option(100, "Steps of the attack APGD, for each of its two losses.")
 
@@ -62,7 +64,7 @@ class Config(ImageConfig):
 SCALES = {
     "smoke": Config(**SMOKE, rates=(2e-3, 6e-3), steps=5, apgd_steps=10),
     "small": Config(
-        methods=SMALL,
+        methods=SMALL_METHODS,
         seeds=3,
         rates=(1.5e-3, 4e-3, 1e-2),
         train=4000,
@@ -79,24 +81,22 @@ SCALES = {
 
 
 def errors_by_attack(
-    model: Any,
-    x: Array,
-    y: Array,
-    radii: dict[str, float],
-    steps: dict[str, int],
-    rng: Rng,
+    model: Any, x: Array, y: Array, radii: dict[str, float], steps: dict[str, int], rng: Rng
 ) -> dict[str, float]:
-    """Return the error in % on clean images ("clean") and for each attack of `steps` and norm ("PGM l2")."""
+    """Return the error in % on clean images ("clean"), and for each attack and norm (such as "PGM l2").
+
+    `steps` is the number of steps of each attack, `radii` the radius of the attacks in each norm.
+    """
     pieces = chunks(x, y)
     clean = [is_correct(model, *piece) for piece in pieces]
     percentages = {"clean": error_percentage(clean)}
     for kind, norm in product(steps, radii):
-        ball, own = Ball(as_norm(norm), radii[norm]), rng.keyed(f"{kind} {norm}")
-        still = [
-            ATTACKS[kind](model, x, y, ok, ball, steps[kind], own)
+        ball, attack_rng = Ball(as_norm(norm), radii[norm]), rng.keyed(f"{kind} {norm}")
+        correct = [
+            ATTACKS[kind](model, x, y, ok, ball, steps[kind], attack_rng)
             for (x, y), ok in zip(pieces, clean, strict=True)
         ]
-        percentages[f"{kind} {norm}"] = error_percentage(still)
+        percentages[f"{kind} {norm}"] = error_percentage(correct)
     return percentages
 
 
@@ -108,7 +108,7 @@ class SettingsStudy(ImageStudy[Config]):
     """Choose settings and rates on held-out images, and compare all methods on test images."""
 
     name = "settings"
-    title = "Which settings withstand attacks at equal cost (beyond the paper)."
+    title = "Which training settings withstand attacks, at equal cost (beyond the paper)."
     scales = SCALES
     draw = staticmethod(report.draw)
     tables = staticmethod(report.tables)
@@ -148,12 +148,11 @@ class SettingsStudy(ImageStudy[Config]):
         steps = _steps(config, task["stage"])
         total = steps["PGM"] + len(LOSSES) * steps.get("APGD", 0)
         images = config.judged if task["stage"] == "choose" else config.attacked
-        return (
-            images * total * len(ATTACK_NORMS) * 0.7
-        )  # the fraction of images that are correct without an attack
+        # About 70 % of the images are correct without an attack; only these are attacked.
+        return images * total * len(ATTACK_NORMS) * 0.7
 
     def findings(self, table: Table) -> list[str]:
-        return []  # the table of differences marks significant ones
+        return []  # the tables say all: stars mark significant differences
 
 
 def _best(judged: list[Row], place: Task, method: str) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""The training methods of the study of supervised learning, and the readings of the paper.
+"""The training methods of the study `supervised`, and the readings of the paper.
 
 The paper gives one radius, rho = 0.45, for all methods, and a "stepsize" of 0.1 for FGM and IFGM. It gives
 neither the norm of the ball nor the meaning of a step of 0.1 for FGM, which takes one step. So there are two
 norms and three readings of the step:
 
 - `rho`: FGM moves by the full radius; IFGM takes steps of 0.1 inside the ball.
-- `literal`: FGM moves by 0.1; IFGM as above.
-- `step`: 0.1 is the radius of both.
+- `literal`: FGM moves by 0.1; IFGM is as in `rho`.
+- `step`: 0.1 is the radius of both FGM and IFGM.
 
-Not in the paper are SG, the other divergences, random-start FGM and noise at the same radius, and RT-MLMC,
-noise, random-start FGM and tilted points with the setting that does best on held-out training images.
+We add methods that are not in the paper. With radius rho: SG, the quadratic divergence, CVaR, random-start
+FGM and noise. With the setting that does best on held-out images: RT-MLMC, noise, random-start FGM and tilted
+points.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ FAMILIES = (
 )  # fmt: skip
 FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, in the last norm only
 CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
-COPIES = SG(2)  # four points per data point, as RT-MLMC has on average
+FOUR_POINTS = SG(2)  # per data point, about as many as RT-MLMC on average
 
 
 @dataclass(frozen=True)
 class PaperReading:
-    """One reading of the paper: its method and the baselines."""
+    """One reading of the paper: the names of the paper's own method (`ours`) and of the baselines."""
 
     name: str
     ours: str
@@ -66,27 +67,26 @@ def paper_methods(config: Any) -> dict[str, Method]:
     methods = {"ERM": plain_training()}
     for norm in config.norms:
         ball, eta = Ball(as_norm(norm), config.rho), config.eta * config.rho
-        at = f"{norm} {config.rho:g}"
-        for reach in dict.fromkeys((config.rho, config.step)):
-            small = Ball(as_norm(norm), reach)
-            # In the ball of radius 0.1, IFGM takes its default steps.
-            step = config.step if reach > config.step else None
-            here = f"{norm} {reach:g}"
-            methods[f"FGM {here}"] = adversarial_training("FGM", here, 2, _fgm(small))
-            steps = _ifgm(small, config.steps, step)
-            methods[f"IFGM {here}"] = adversarial_training("IFGM", here, config.steps + 1, steps)
+        setting = f"{norm} {config.rho:g}"
+        for radius in dict.fromkeys((config.rho, config.step)):
+            baseline_ball, name = Ball(as_norm(norm), radius), f"{norm} {radius:g}"
+            # In the ball of radius 0.1, IFGM takes steps of the default size.
+            step = config.step if radius > config.step else None
+            methods[f"FGM {name}"] = adversarial_training("FGM", name, 2, _fgm(baseline_ball))
+            attack = _ifgm(baseline_ball, config.steps, step)
+            methods[f"IFGM {name}"] = adversarial_training("IFGM", name, config.steps + 1, attack)
         more = [
-            random_start_fgm(at, ball),
-            regularized_training("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
-            regularized_training("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
+            random_start_fgm(setting, ball),
+            regularized_training("RT-MLMC", setting, ball, eta, ENTROPIC, _rtmlmc(config)),
+            regularized_training("noise x4", setting, ball, UNWEIGHTED_ETA, ENTROPIC, FOUR_POINTS),
         ]
-        if norm == config.norms[-1]:  # in so small an l2 ball all are plain training
+        if norm == config.norms[-1]:  # linf; in so small an l2 ball, these methods are like plain training
             more += [
-                regularized_training("SG", at, ball, eta, ENTROPIC, COPIES),
-                regularized_training("quadratic", at, ball, eta, QUADRATIC, COPIES),
-                regularized_training("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
+                regularized_training("SG", setting, ball, eta, ENTROPIC, FOUR_POINTS),
+                regularized_training("quadratic", setting, ball, eta, QUADRATIC, FOUR_POINTS),
+                regularized_training("CVaR", setting, ball, eta, indicator(config.alpha), FOUR_POINTS),
             ]
-        methods |= {f"{method.family} {at}": method for method in more}
+        methods |= {f"{method.family} {setting}": method for method in more}
     return {name: method for name, method in methods.items() if method.family in config.methods}
 
 
@@ -100,7 +100,7 @@ def candidate_methods(config: Any) -> dict[str, Method]:
         for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
     ]
     methods += [
-        regularized_training("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
+        regularized_training("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, FOUR_POINTS)
         for r in (0.3, 0.6, 1.0, 1.5)
     ]
     methods += [

@@ -1,7 +1,7 @@
-"""Tables and figures of the study of supervised learning, and verdicts on the paper's statement.
+"""Tables and figures of the study `supervised`, and verdicts on the paper's statement.
 
 A panel is a data set and an attack. It has one number per method and trial: the mean error over the ratios
-of the attack, or the error at the largest. Methods are compared within trials, which share a seed.
+of the attack, or the error at the largest ratio. Methods are compared within trials, which share a seed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ATTACKS = ("noise l2", "noise linf", "PGM l2", "PGM linf")
-WORDS = ("best", "tied", "not best")
+VERDICTS = ("best", "tied", "not best")
 
 ColumnSelector: TypeAlias = Callable[[Any, str], list[str]]
 
@@ -52,7 +52,7 @@ def largest_ratio(config: Any, attack: str) -> list[str]:
 
 
 def score(row: Row) -> float:
-    """Return the score of a setting: the mean of the clean error and the attacks' mean errors."""
+    """Return the score of a setting: the mean of the clean error and the mean errors of all attacks."""
     means = [
         fmean(value for name, value in row.items() if name.startswith(f"{attack} ")) for attack in ATTACKS
     ]
@@ -91,7 +91,7 @@ def panels(table: Table, reading: PaperReading, select: ColumnSelector) -> dict[
         for attack in ATTACKS
         for data in data_of(table)
     }
-    return {place: word for place, word in found.items() if word is not None}
+    return {panel: verdict for panel, verdict in found.items() if verdict is not None}
 
 
 def tables(table: Table) -> list[ReportTable]:
@@ -125,8 +125,8 @@ def _errors(table: Table) -> ReportTable:
 
 
 def _counts(verdicts: dict[tuple[str, str], str]) -> str:
-    words = list(verdicts.values())
-    return " / ".join(str(words.count(word)) for word in WORDS)
+    found = list(verdicts.values())
+    return " / ".join(str(found.count(verdict)) for verdict in VERDICTS)
 
 
 def _verdicts(table: Table) -> ReportTable:
@@ -140,13 +140,13 @@ def _verdicts(table: Table) -> ReportTable:
         if panels(table, reading, all_ratios)
     ]
     return ReportTable(
-        f"Panels in which RT-MLMC is {' / '.join(WORDS)}",
+        f"Panels in which RT-MLMC is {' / '.join(VERDICTS)}",
         ("reading", "mean over ratios", "largest ratio"),
         lines,
         "best: significantly below every baseline; not best: significantly above one; otherwise tied. A "
-        f"difference is significant if it is outside Student's {100 * LEVEL:g} % interval of the differences "
-        "within trials and more than one image. The interval does not cover the choice of test images, which "
-        "all trials share.",
+        f"difference is significant if Student's {100 * LEVEL:g} % interval of the differences within trials "
+        "excludes zero, and it exceeds one image. The interval does not cover the choice of test images, "
+        "which all trials share.",
     )
 
 
@@ -165,21 +165,17 @@ def _pairs(table: Table) -> ReportTable:
         signs = [d.sign for d in found if d is not None]
         if signs:
             lines.append((ours, other, *(str(signs.count(sign)) for sign in (-1, 1, 0))))
-    return ReportTable(
-        "Methods of equal cost, by panel",
-        ("method", "against", "lower", "higher", "undecided"),
-        lines,
-        left=2,
-    )
+    headings = ("method", "against", "lower", "higher", "undecided")
+    return ReportTable("Methods of equal cost: number of panels", headings, lines, left=2)
 
 
 def findings(table: Table) -> list[str]:
-    """Return the number of readings of the paper in which RT-MLMC is best in every panel, in words."""
-    judged = [panels(table, reading, all_ratios) for reading in readings(table.config)]
-    whole = sum(set(verdicts.values()) == {"best"} for verdicts in judged)
+    """Return a sentence: under how many readings of the paper RT-MLMC is best in every panel."""
+    results = [panels(table, reading, all_ratios) for reading in readings(table.config)]
+    confirmed = sum(set(verdicts.values()) == {"best"} for verdicts in results)
     return [
         '"Consistently outperforms all baselines": RT-MLMC is best in every panel in '
-        f"{whole} of {sum(map(bool, judged))} readings of the paper whose methods were all trained."
+        f"{confirmed} of {sum(map(bool, results))} readings of the paper whose methods were all trained."
     ]
 
 
@@ -201,7 +197,7 @@ def draw(table: Table) -> dict[str, Figure]:
 
 
 def _styles(table: Table, norm: str) -> dict[str, dict[str, Any]]:
-    """Return the style of each method in a figure: the paper's readings and three more."""
+    """Return the style of each method in a figure: the methods of the paper's readings and three more."""
     rho, step = f"{norm} {table.config.rho:g}", f"{norm} {table.config.step:g}"
     lines = {"ERM": ":"} | dict.fromkeys((f"FGM {rho}", f"IFGM {rho}", f"RT-MLMC {rho}"), "-")
     lines |= dict.fromkeys((f"FGM {step}", f"IFGM {step}", f"noise x4 {rho}"), "--")
@@ -235,14 +231,8 @@ def _panels(table: Table, norm: str) -> Figure:
         axes.set_xlabel("ratio to the mean norm", fontsize=8)
     pairs = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
     handles = {label: drawn for panel in pairs for drawn, label in panel}
-    figure.legend(
-        list(handles.values()),
-        list(handles),
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=8.5,
-    )
+    style: dict[str, Any] = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": 8.5}
+    figure.legend(list(handles.values()), list(handles), **style)
     return figure
 
 
@@ -250,9 +240,8 @@ def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, style:
     errors = [values(table, data, method, [name]) for name in ("clean", *all_ratios(table.config, attack))]
     if not errors[0]:
         return
-    least = 50 / float(
-        trial_rows(table, data, method)[0]["tested on"]
-    )  # half an image stands for zero on a log axis
+    # On the log axis, half an image stands for zero.
+    least = 50 / float(trial_rows(table, data, method)[0]["tested on"])
     ratios = [0.0, *table.config.ratios[attack]]
     mean = np.maximum([fmean(numbers) for numbers in errors], least)
     bar = np.nan_to_num([standard_error_of_mean(numbers) for numbers in errors])

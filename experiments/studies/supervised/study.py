@@ -1,10 +1,10 @@
 """Adversarial training on MNIST, Fashion-MNIST and Kuzushiji-MNIST (Section 6.1).
 
-Each task trains one network by one method and attacks it. The first stage chooses settings for some methods
-that are not in the paper; in the second all methods are trained and attacked on test images.
+Each task trains one network by one method and attacks it. The first stage chooses the settings of some
+methods; in the second stage, all methods are trained and attacked on test images.
 
-The paper does not give the numbers of filters and their strides (here as in the work that it follows), the
-batch size, the norm of the ball, the meaning of the step (see `paper_methods`), and the ratios.
+The paper does not give the numbers and strides of the filters (taken here from the work that it follows), the
+batch size, the norm of the ball, the meaning of the step (see `paper_methods`), or the ratios.
 """
 
 from __future__ import annotations
@@ -54,25 +54,23 @@ class Config(ImageConfig):
         CHOSEN, "Methods with settings chosen on held-out images.", (*CHOSEN, "none")
     )
     norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", ATTACK_NORMS)
-    seeds: int = option(5, "Networks trained by each method, at least 2.", least=2)
-    others: int = option(3, "Networks trained by each of " + ", ".join(FEWER_SEEDS) + ".", least=2)
+    seeds: int = option(5, "Networks trained by each method, at least 2.", minimum=2)
+    others: int = option(3, "Networks trained by each of " + ", ".join(FEWER_SEEDS) + ".", minimum=2)
     rate: float = option(1e-3, "Step size of Adam.")
     rho: float = option(0.45, "Radius of the ball.")
     step: float = option(0.1, "Step of FGM and IFGM.")
     steps: int = option(15, "Steps of IFGM, and of the attack PGM.")
     eta: float = option(2.0, "Price of the divergence, in units of rho.")
-    level: int = option(7, "Largest level of RT-MLMC.", least=0, most=12)
+    level: int = option(7, "Largest level of RT-MLMC.", minimum=0, maximum=12)
     allocation: str = option(
-        "stratified",
-        "Levels of RT-MLMC: stratified over a batch, or random as in the paper.",
-        ALLOCATIONS,
+        "stratified", "Levels of RT-MLMC: stratified over a batch, or random as in the paper.", ALLOCATIONS
     )
-    alpha: float = option(0.5, "Fraction of the ball that CVaR averages.", most=1)
+    alpha: float = option(0.5, "Fraction of the ball that CVaR averages.", maximum=1)
     noise_ratios: tuple[float, ...] = option(
-        (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), "Sizes of white noise, in mean norms of the images."
+        (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), "Radii of white noise, as ratios to the images' mean norm."
     )
     pgm_ratios: tuple[float, ...] = option(
-        (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3), "Sizes of PGM, in mean norms of the images."
+        (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3), "Radii of PGM, as ratios to the images' mean norm."
     )
 
     def __post_init__(self) -> None:
@@ -121,42 +119,41 @@ def errors_by_ratio(
 ) -> dict[str, float]:
     """Return the error in % on clean images ("clean") and for each attack and ratio ("PGM l2 0.1").
 
-    A perturbation of ratio r has the radius r `scale[norm]`. White noise is one uniform point of the ball
-    around each image. PGM takes `steps` steps, proportional to the radius, from a random point. An image that
-    is fooled at one ratio counts as fooled at all larger ones.
+    A perturbation of ratio r has radius r * scale[norm]. White noise is one uniform point of the ball around
+    each image. PGM takes `steps` steps, proportional to the radius, from a random point. An image that PGM
+    fools at one ratio counts as fooled at all larger ratios.
     """
     pieces = chunks(x, y)
     clean = [is_correct(model, *piece) for piece in pieces]
     percentages = {"clean": error_percentage(clean)}
     for attack, attack_rng in zip(ATTACKS, rng.spawn(len(ATTACKS)), strict=True):
         kind, norm = attack.split()
-        still = clean
+        correct = clean
         for ratio in ratios[attack]:
             ball = Ball(as_norm(norm), ratio * scale[norm])
             if kind == "noise":
-                still = [is_correct(model, white_noise(x, ball, rng=attack_rng), y) for x, y in pieces]
+                correct = [is_correct(model, white_noise(x, ball, rng=attack_rng), y) for x, y in pieces]
             else:
-                still = [
+                correct = [
                     after_pgm(model, x, y, ok, ball, steps, attack_rng)
-                    for (x, y), ok in zip(pieces, still, strict=True)
+                    for (x, y), ok in zip(pieces, correct, strict=True)
                 ]
-            percentages[f"{attack} {ratio:g}"] = error_percentage(still)
+            percentages[f"{attack} {ratio:g}"] = error_percentage(correct)
     return percentages
 
 
 def trained_network(file: str | Path) -> Any:
     """Return the trained network of a task, from its file tasks/*/network.pt, on the CPU.
 
-    It takes images (N, 1, height, width), float32 in [0, 1]. Raise ValueError for an unfinished training.
+    The network takes images (N, 1, height, width), float32 in [0, 1]. Raise ValueError if training is
+    unfinished.
     """
-    kept = read_checkpoint(Path(file))
-    if "optimizer" in kept:
-        raise ValueError(
-            f"{file} is the checkpoint of an unfinished training; run the study again to finish it"
-        )
-    about = kept["about"]
+    saved = read_checkpoint(Path(file))
+    if "optimizer" in saved:
+        raise ValueError(f"{file} belongs to an unfinished training; run the study again to finish it")
+    about = saved["about"]
     model = network(tuple(about["images"][2:]), about["width"], seed=0)
-    model.load_state_dict(kept["model"])
+    model.load_state_dict(saved["model"])
     return model.eval()
 
 
@@ -188,12 +185,8 @@ class SupervisedStudy(ImageStudy[Config]):
         ]
 
     def method(self, config: Config, task: Task) -> Method:
-        methods = (
-            candidate_methods(config)
-            if task["stage"] == "choose"
-            else {**paper_methods(config), **candidate_methods(config)}
-        )
-        return methods[task["setting"]]
+        paper = {} if task["stage"] == "choose" else paper_methods(config)
+        return {**paper, **candidate_methods(config)}[task["setting"]]
 
     def schedule(self, config: Config, task: Task) -> Schedule:
         return Schedule(config.epochs, config.batch, config.rate)

@@ -12,10 +12,10 @@ from math import sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-Vector: TypeAlias = NDArray[np.float64]
-Weights: TypeAlias = tuple[Vector, Vector, Vector, Vector]
+from phiball.backends import Array
+
+Weights: TypeAlias = tuple[Array, Array, Array, Array]
 
 READINGS = ("literal", "scaled")
 
@@ -25,34 +25,32 @@ def draw_weights(
 ) -> Weights:
     """Draw the weights W1 to W4, in this order, with `normal(shape)`.
 
-    `literal` is the printed distribution: N(0, 1), and N(0, first_std^2) for W1. Its sigmoids are saturated,
-    and the loss is a staircase. `scaled` divides W3 by sqrt(width), and the loss is smooth.
+    The reading `literal` is the printed distribution: N(0, 1), and N(0, first_std^2) for W1. The sigmoids are
+    then saturated, and the loss is a staircase. `scaled` divides W3 by sqrt(width), and the loss is smooth.
     """
     W1, W2, W3, W4 = (normal(shape) for shape in ((width, 5), (width, width), (units, width), (1, units)))
     return first_std * W1, W2, W3 / sqrt(width) if reading == "scaled" else W3, W4
 
 
-def network_loss(weights: Weights, z: Vector) -> Vector:
+def network_loss(weights: Weights, z: Array) -> Array:
     """Return f at each z."""
     W1, W2, W3, W4 = weights
     basis = np.stack([z, np.sqrt(np.abs(z)), z * z, np.sin(z), np.cos(z)])
-    g: Vector = (W4 @ _sigmoid(W3 @ _softplus(W2 @ _softplus(W1 @ basis))))[0]
+    g = (W4 @ _sigmoid(W3 @ _softplus(W2 @ _softplus(W1 @ basis))))[0]
     return g**2
 
 
-def _softplus(t: Vector) -> Vector:
-    positive: Vector = np.maximum(t, 0) + np.log1p(np.exp(-np.abs(t)))
-    return positive
+def _softplus(t: Array) -> Array:
+    return np.maximum(t, 0) + np.log1p(np.exp(-np.abs(t)))
 
 
-def _sigmoid(t: Vector) -> Vector:
+def _sigmoid(t: Array) -> Array:
     e = np.exp(-np.abs(t))
-    value: Vector = np.where(t >= 0, 1.0, e) / (1 + e)
-    return value
+    return np.where(t >= 0, 1.0, e) / (1 + e)
 
 
-def count_maxima(f: Vector, height: float) -> int:
-    """Count the local maxima of `f` with a prominence of at least `height`, ends and plateaus included."""
+def count_maxima(f: Array, height: float) -> int:
+    """Count the local maxima of `f` with prominence at least `height`, including ends and plateaus."""
     count = 0
     rising, low, high = True, -np.inf, -np.inf
     for value in f.tolist():

@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE = "#0072B2", "#D55E00"  # colour-blind safe
-DRAWN = 1000  # points of a plotted curve
+PLOT_POINTS = 1000  # of a curve
 
 
-def rows_of(table: Table, part: str, **names: Any) -> list[Row]:
-    """Return the rows of a part of the study with these values."""
-    wanted = {"part": part, **names}.items()
+def rows_of(table: Table, part: str, **columns: Any) -> list[Row]:
+    """Return the rows of a part of the study that have these values in these columns."""
+    wanted = {"part": part, **columns}.items()
     return [row for row in table.rows if all(row.get(name) == value for name, value in wanted)]
 
 
 def columns_of(table: Table) -> list[str]:
-    """Return the regularisations, in order."""
+    """Return the regularisations, which are the columns of the figure."""
     return list(dict.fromkeys(row["regularisation"] for row in rows_of(table, "density")))
 
 
 def level(row: Row) -> str:
-    """Return the parameter of a row of the figure: alpha or eta."""
+    """Return the parameter of a density as text: alpha or eta."""
     if row["regularisation"] == "indicator":
         return f"alpha = {row['alpha']:g}"
     return f"eta = {row['eta']:.2g}"
@@ -46,13 +46,13 @@ def draw(table: Table) -> dict[str, Figure]:
 
 
 def _curve(table: Table, values: Any) -> tuple[Any, Any]:
-    """Return at most DRAWN points of the interval and their values, without the inside of flat parts."""
-    some = np.unique(np.linspace(0, len(values) - 1, DRAWN).round().astype(int))
-    x = np.linspace(-table.config.radius, table.config.radius, len(values))[some]
-    y = np.asarray(values)[some]
-    moves = np.abs(np.diff(y)) > 1e-4 * np.abs(y).max()
-    kept = np.concatenate([[True], moves]) | np.concatenate([moves, [True]])
-    return x[kept], y[kept]
+    """Return at most PLOT_POINTS points of the interval and their values; of flat parts, only the ends."""
+    index = np.unique(np.linspace(0, len(values) - 1, PLOT_POINTS).round().astype(int))
+    x = np.linspace(-table.config.radius, table.config.radius, len(values))[index]
+    y = np.asarray(values)[index]
+    changes = np.abs(np.diff(y)) > 1e-4 * np.abs(y).max()
+    mask = np.concatenate([[True], changes]) | np.concatenate([changes, [True]])
+    return x[mask], y[mask]
 
 
 def _draw_overview(table: Table, landscape: Row) -> Figure:
@@ -115,7 +115,7 @@ def _draw_densities(table: Table, landscape: Row) -> Figure:
 
 
 def _draw_atom(axes: Any, table: Table, row: Row, landscape: Row) -> float:
-    """Draw the atom as a stem on top of the density, as high as its mass, and return the mass."""
+    """Draw the atom as a stem above the density, whose height is the atom's mass; return the mass."""
     f = np.asarray(landscape["losses"])
     highest = np.linspace(-table.config.radius, table.config.radius, len(f))[f == f.max()]
     x = highest[len(highest) // 2]  # the middle of a plateau
@@ -170,7 +170,8 @@ def _landscapes(table: Table, rows: list[Row]) -> ReportTable:
         "Landscapes",
         (*headings, f"largest in [{0.8 * table.config.radius:g}, {table.config.radius:g}]"),
         lines,
-        "Local maxima with a prominence of 1 % of the range. Others: networks of the same distribution.",
+        "Local maxima have a prominence of at least 1 % of the range of f. others: networks drawn from the "
+        "same distribution.",
     )
 
 
@@ -195,14 +196,14 @@ def _worst_cases(table: Table, reading: str) -> ReportTable:
         f"Worst cases, reading {reading}",
         ("regularisation", *headings, "mass as printed"),
         lines,
-        "The atom is at the maximum of f, and is not part of the density. The last column is the mass of the "
-        "density printed in Examples 1 to 5.",
+        "The atom is at the maximum of f, and is not part of the density. mass as printed: of the density in "
+        "Examples 1 to 5.",
         left=2,
     )
 
 
 def findings(table: Table) -> list[str]:
-    """Return the errors of the printed densities, for each reading, in words."""
+    """Return a paragraph per reading on the errors of the printed densities."""
     paragraphs = []
     for landscape in rows_of(table, "landscape"):
         rows = rows_of(table, "density", reading=landscape["reading"])

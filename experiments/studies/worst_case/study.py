@@ -2,8 +2,8 @@
 
 The paper gives neither the weights of its network nor alpha and eta. Here are two networks, one for each
 reading of the distribution of the weights (see `landscape`). They were chosen because, as in the paper, their
-maximum is near x = 5; other networks are drawn to count how often that happens. eta is a fraction of the
-range of the loss, so that the rows of both are comparable.
+maximum is near x = 5; other networks are drawn to count how often that happens. eta is given as a fraction of
+the range of the loss, so that both networks are comparable.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import Rng
+from phiball.backends import Array, Rng
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
 from phiball.experiments.studies.worst_case import report
 from phiball.experiments.studies.worst_case.landscape import (
     READINGS,
-    Vector,
     count_maxima,
     draw_weights,
     network_loss,
@@ -33,7 +32,7 @@ REGULARISATIONS = ("indicator", "entropic", "quadratic", "absolute value", "hing
 NETWORKS_PER_TASK = 10
 NETWORK_POINTS = 1001
 PROMINENCE = 0.01  # of a local maximum, relative to the range of f
-DECIMALS = 9  # f is rounded, since its last digits, and so ties on a plateau, differ between machines
+DECIMALS = 9  # f is rounded, since its last digits, which decide ties on a plateau, differ between machines
 
 
 @dataclass(frozen=True)
@@ -41,20 +40,20 @@ class Config(StudyConfig):
     """The options; "unstated" marks values that the paper does not give."""
 
     reading: str = option(
-        "both", "The distribution of the weights (unstated: W3 saturates).", ("both", *READINGS)
+        "both", "Distribution of the weights; as printed, the sigmoids saturate.", ("both", *READINGS)
     )
     width: int = option(512, "Units of the first and of the second layer.")
     units: int = option(10, "Sigmoids of the third layer.")
     first_std: float = option(0.5, "Standard deviation of W1 (unstated: N(0, 0.25) may mean 0.25).")
-    literal_seed: int = option(248, "NumPy's seed of the network, reading literal (unstated).", least=0)
-    scaled_seed: int = option(47, "NumPy's seed of the network, reading scaled (unstated).", least=0)
+    literal_seed: int = option(248, "NumPy seed of the network of reading literal (unstated).", minimum=0)
+    scaled_seed: int = option(47, "NumPy seed of the network of reading scaled (unstated).", minimum=0)
     radius: float = option(5.0, "The ball is [-radius, radius].")
-    points: int = option(10_000, "Points of the grid.", least=2)
-    alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (unstated).", most=1)
+    points: int = option(10_000, "Points of the grid.", minimum=2)
+    alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (unstated).", maximum=1)
     etas: tuple[float, ...] = option(
         (2.0, 0.2, 0.02, 0.002), "eta of each row, over max f - min f (unstated)."
     )
-    networks: int = option(100, "Other networks of each reading, to see the effect of the draw.", least=0)
+    networks: int = option(100, "Other networks of each reading, for comparison.", minimum=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +70,7 @@ SCALES = {
 
 
 @lru_cache(maxsize=2)
-def loss_on_grid(config: Config, reading: str) -> tuple[Vector, Vector]:
+def loss_on_grid(config: Config, reading: str) -> tuple[Array, Array]:
     """The points of the grid, and the loss there."""
     seed = config.literal_seed if reading == "literal" else config.scaled_seed
     weights = draw_weights(
@@ -100,13 +99,13 @@ def _landscape(config: Config, reading: str) -> Row:
 
 
 def divergence(regularisation: str, alpha: float) -> Divergence:
-    """Return the phi of a column of the figure."""
+    """Return the divergence of a regularisation; only the indicator depends on alpha."""
     others = dict(zip(REGULARISATIONS[1:], (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE), strict=True))
     return indicator(alpha) if regularisation == "indicator" else others[regularisation]
 
 
-def printed_ratio(regularisation: str, f: Vector, eta: float, alpha: float, mu: float) -> Vector:
-    """Return zeta as printed in Examples 1 to 5 of the paper; a correct one has mean one."""
+def printed_ratio(regularisation: str, f: Array, eta: float, alpha: float, mu: float) -> Array:
+    """Return the density ratio zeta as printed in Examples 1 to 5; a correct ratio has mean one."""
     ratio: dict[str, Any] = {
         "indicator": lambda: (f >= np.quantile(f, 1 - alpha, method="inverted_cdf")) / alpha,
         "entropic": lambda: np.exp((f - mu) / eta),
@@ -114,8 +113,7 @@ def printed_ratio(regularisation: str, f: Vector, eta: float, alpha: float, mu: 
         "absolute value": lambda: 1.0 * (f + 2 * eta - f.max() >= 0),
         "hinge": lambda: 1.0 * (f + eta - f.max() >= 0),
     }
-    zeta: Vector = ratio[regularisation]()
-    return zeta
+    return ratio[regularisation]()
 
 
 def _density(config: Config, reading: str, regularisation: str, row: int) -> Row:
@@ -126,31 +124,31 @@ def _density(config: Config, reading: str, regularisation: str, row: int) -> Row
     solved = worst_case(f, eta, d)
     weights = solved.weights
     zeta = n * weights
-    # If the recession is finite, mass moves from the density to an atom, which the printed zeta lacks.
-    body = np.minimum(zeta, 1.0) if d.recession < np.inf else zeta
-    atom = max(0.0, 1 - float(body.mean())) if d.recession < np.inf else 0.0
+    # If phi grows linearly (finite recession), part of the mass is an atom, which the printed zeta lacks.
+    ratio = np.minimum(zeta, 1.0) if d.recession < np.inf else zeta
+    atom = max(0.0, 1 - float(ratio.mean())) if d.recession < np.inf else 0.0
     printed = printed_ratio(regularisation, f, eta, alpha, float(solved.mu))
-    share = np.cumsum(weights)
+    cumulative = np.cumsum(weights)
     return {
         "eta": eta,
         "alpha": alpha,
         "value": solved.value,
         "dual_minus_primal": dual_value(f, solved.mu, eta, d) - primal_value(f, weights, eta, d),
         "mass": weights.sum(),
-        # A ratio that is positive everywhere may underflow.
+        # If the slope of phi at 0 is infinite, zeta is positive everywhere, but may underflow.
         "support": 1.0 if d.slope0 == -np.inf else np.mean(weights > 0),
-        "largest": body.max() / (2 * config.radius),
+        "largest": ratio.max() / (2 * config.radius),
         "atom": atom if atom > 1e-12 else 0.0,
-        "low": z[np.searchsorted(share, 0.05)],
-        "high": z[min(n - 1, int(np.searchsorted(share, 0.95)))],
+        "low": z[np.searchsorted(cumulative, 0.05)],
+        "high": z[min(n - 1, int(np.searchsorted(cumulative, 0.95)))],
         "printed_mass": printed.mean(),
         "printed_value": primal_value(f, printed / printed.sum(), eta, d),
-        "density": body / (2 * config.radius),
+        "density": ratio / (2 * config.radius),
     }
 
 
 def _networks(config: Config, reading: str, count: int, rng: Rng) -> Row:
-    """Where the loss of other networks is largest, and how many local maxima it has."""
+    """For `count` other networks: how often the loss is largest near the end, and its local maxima."""
     z = np.linspace(-config.radius, config.radius, NETWORK_POINTS)
     places, maxima = [], []
     for _ in range(count):
@@ -173,7 +171,7 @@ def _networks(config: Config, reading: str, count: int, rng: Rng) -> Row:
 
 
 class WorstCaseStudy(Study[Config]):
-    """The landscape of each reading, a density for each regularisation and row, and other networks."""
+    """The loss of each reading, a worst case for each regularisation and alpha or eta, and other networks."""
 
     name = "worst-case"
     title = "Worst-case distributions of a toy loss (Section 2.2)."

@@ -1,6 +1,4 @@
-"""Each benchmark with its smallest settings: the columns of its tables, and known results."""
-
-from __future__ import annotations
+"""Each benchmark runs with its smallest settings and gives known results."""
 
 import os
 import signal
@@ -45,9 +43,9 @@ def table(report: BenchmarkReport, number: int = 0, *columns: str) -> list[Row]:
     return rows
 
 
-def test_inner_solvers_are_accurate_and_wrong_ones_are_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = inner_problems._sort_sparsemax
-    monkeypatch.setattr(inner_problems, "_sort_sparsemax", lambda f: right(f) + 1e-6)
+def test_only_inaccurate_inner_solvers_are_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact_solver = inner_problems._sort_sparsemax
+    monkeypatch.setattr(inner_problems, "_sort_sparsemax", lambda f: exact_solver(f) + 1e-6)
     with backend("numpy"):
         report = inner_speed.solver_report(((2, 16),), clock=time.process_time, quick=True)
     rows = table(report, 0, "problem", "solver", "shape", "error", "accurate", "x np.max", "rounds")
@@ -61,7 +59,7 @@ def test_inner_solvers_are_accurate_and_wrong_ones_are_flagged(monkeypatch: pyte
     assert {"hinge, uniform", "entropic, p per row"} <= {row["time of"] for row in bars}
 
 
-def test_verdict_compares_the_ratio_of_times_with_the_bar() -> None:
+def test_verdict_compares_the_ratio_of_times_with_its_limit() -> None:
     times = {"phiball, uniform": 10.0, "phiball, one p": 18.0, "phiball, p per row": 19.0, "entmax": 9.0}
     timed = {("quadratic", name): Timing(spent, (spent, spent)) for name, spent in times.items()}
     words = {row["time of"]: row["verdict"] for row in inner_speed.bar_rows(timed, (1, 2))}
@@ -69,7 +67,7 @@ def test_verdict_compares_the_ratio_of_times_with_the_bar() -> None:
     assert words["quadratic, p per row"] == words["quadratic, uniform"] == "ABOVE"
 
 
-def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_of_a_version_with_itself_gives_a_ratio_near_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_versions, "PROBLEMS", ("QUADRATIC",))
     monkeypatch.setattr(inner_versions, "SHAPES", ((256, 64),))
     monkeypatch.setattr(inner_versions, "BACKEND", "numpy")  # no compilation
@@ -81,7 +79,7 @@ def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None
     assert 0.3 < row["x other"] < 3
 
 
-def test_other_version_must_be_a_working_clone(tmp_path: Path) -> None:
+def test_version_to_compare_with_must_be_a_working_clone(tmp_path: Path) -> None:
     for words in ("expected a clone of phiball", "failed to solve an inner problem"):
         with pytest.raises(ValueError, match=words):
             inner_speed.bench_inner(clock=time.process_time, quick=True, against=tmp_path)
@@ -113,8 +111,8 @@ def test_busy_processes_end_with_their_parent() -> None:
     wait_until(lambda: not any(map(is_alive, pids)), "a process is still running")
 
 
-def test_sampling_costs_are_judged_and_points_are_inside() -> None:
-    rows = sampling.cost_rows(seconds=0.0, clock=time.process_time, dimensions=(10,), numbers=1 << 12)
+def test_sampled_points_are_timed_and_lie_in_the_ball() -> None:
+    rows = sampling.cost_rows(seconds=0.0, clock=time.process_time, dimensions=(10,), coordinates=1 << 12)
     assert {row["points"] for row in rows} == set(sampling.BARS)
     assert all(row["inside"] == "yes" and row["x numbers"] > 0 for row in rows)
 
@@ -127,7 +125,7 @@ def test_antithetic_points_reduce_the_noise_of_smooth_functions_only() -> None:
     assert ratios["loss", "Sobol"] < 0.5
 
 
-def test_the_growth_of_sampling_is_measured() -> None:
+def test_memory_of_sampling_grows_linearly() -> None:
     paths = [p for p in scaling.paths() if p.name.startswith("Ball")]
     assert [p.quantity for p in paths] == ["time", "memory"]
     rows = table(scaling.bench_scaling(clock=time.process_time, quick=True, only=paths), 0, "exponent", "±")
@@ -135,7 +133,7 @@ def test_the_growth_of_sampling_is_measured() -> None:
     assert rows[0]["exponent"] > 0.2
 
 
-def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluations_of_a_training_step_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_cost, "MEMORY", False)
     monkeypatch.setattr(training_cost, "BATCH", 8)
     report = training_cost.cost_report(width=2, quick=True, seed=0, clock=time.process_time, seconds=0.0)
@@ -147,10 +145,11 @@ def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: p
     assert all(row["x ERM"] > 0 for row in rows)
 
 
-def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
+def test_bias_of_estimators_decreases_with_the_number_of_points() -> None:
     problem = training_quality.linear_problem()
     rows = [training_quality.quality_row(problem, "SG", k, 100, rng(0)) for k in (0, 4)]
-    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0  # biased low, less so with more points
+    # The estimate is too low, less so with more points.
+    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0
     assert [row["cost"] for row in rows] == [1, 16]
     multilevel = training_quality.quality_row(problem, "RT-MLMC random", 4, 200, rng(0))
     assert abs(multilevel["bias"] - rows[1]["bias"]) < 5 * multilevel["±"]
@@ -161,7 +160,7 @@ def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
     assert (len(levels.rows), len(choice.rows)) == (6, 3)
 
 
-def test_estimators_are_compared_at_a_trained_network() -> None:
+def test_tilted_points_are_less_noisy_than_uniform_points() -> None:
     levels = {"tilted": 6, "uniform": 6}
     scale = estimator_noise.Scale(radii=1, ratios=(2.0,), levels=(0, 2), replications=8, long=levels, runs=8)
     rows = estimator_noise.estimator_rows(small_classifier(epochs=1), scale)
@@ -172,10 +171,8 @@ def test_estimators_are_compared_at_a_trained_network() -> None:
     assert found["tilted", 1]["sd"] < found["uniform", 1]["sd"]
 
 
-def test_reference_is_trusted_only_if_long_runs_agree_and_no_estimate_is_higher() -> None:
-    low, tilted, high = (
-        estimator_noise.Mean(4, value, 0.1, np.ones(3), 0.01, 8.0) for value in (1.0, 2.0, 3.0)
-    )
+def test_reference_value_is_valid_only_if_long_runs_agree_and_no_estimate_is_higher() -> None:
+    low, tilted, high = (estimator_noise.Mean(4, value, 0.1, np.ones(3), 0.01, 8.0) for value in (1, 2, 3))
     assert estimator_noise.reference_of(tilted, tilted, [low])[1]
     assert not estimator_noise.reference_of(tilted, low, [])[1]
     assert not estimator_noise.reference_of(tilted, tilted, [high])[1]
@@ -190,24 +187,24 @@ def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
     assert {row["inside"] for row in attack_errors.attack_rows(rows)} == {"yes"}
 
 
-def test_linear_models_are_timed_and_evaluated() -> None:
+def test_linear_benchmark_flags_inaccurate_solutions() -> None:
     with thread_limit(1):
         report = linear.bench_linear(clock=time.process_time, quick=True)
-    rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "moved", "KL", "gradient")
+    rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "Wasserstein", "KL", "gradient")
     assert not any("INACCURATE" in line for line in report.findings)
-    rows[1]["ball, entropic"] += 1.0  # a wrong solution
+    rows[1]["ball, entropic"] += 1.0  # an inaccurate solution
     assert any("INACCURATE" in line for line in linear.linear_findings(rows))
-    # For a linear loss the moved risk is the mean plus |theta| times the radius.
+    # For a linear loss, the Wasserstein risk is the mean plus |theta| times the radius.
     X, theta = np.asarray([[-50.0, 1.0], [-70.0, 2.0]]), np.asarray([3.0, 4.0])
-    assert linear.moved_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
+    assert linear.wasserstein_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
     X, y = linear.cancer()
-    free = linear.our_problems(len(y))[linear.FREE]
+    problem = linear.our_problems(len(y))[linear.NO_RIDGE]
     theta = np.linspace(-0.3, 0.2, 30)
-    library = linear.linear_model_risk(free, theta, 0.0, X, y).value
+    library = linear.linear_model_risk(problem, theta, 0.0, X, y).value
     assert linear.reweighted_risk(theta, 0.0, X, y) == pytest.approx(library, rel=1e-6)
 
 
-def test_the_evidence_compares_four_models(tmp_path: Path) -> None:
+def test_linear_evidence_compares_four_models(tmp_path: Path) -> None:
     rows = [row for split in (0, 1) for row in linear_evidence.split_rows("diabetes", 2, split)]
     assert all(row["worst"] == sorted(row["worst"]) for row in rows)  # errors increase with the perturbation
     assert all(row["worst"][2] > row["noise"][2] for row in rows)

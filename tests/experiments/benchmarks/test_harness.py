@@ -1,7 +1,5 @@
 """The benchmark harness: ratios of times, accuracy, memory and reports."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTab
 
 
 class FakeClock:
-    """A clock advanced only by `spending(costs)`: by each cost in turn, then always by the last."""
+    """A clock that only the functions returned by `spending` advance."""
 
     now = 0.0
 
@@ -26,6 +24,7 @@ class FakeClock:
         return self.now
 
     def spending(self, *costs: float) -> Callable[[], None]:
+        """A function that takes each of these times in turn, then always the last."""
         left = list(costs)
 
         def work() -> None:
@@ -37,33 +36,33 @@ class FakeClock:
 def test_ratios_ignore_interruptions_unless_the_cost_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, costs = FakeClock(), (3.0, 3.0, 3.0, 300.0, 3.0)
     monkeypatch.setattr(harness.time, "perf_counter", clock)
-    players = [
+    contestants = [
         Contestant("steady", clock.spending(*costs)),
         Contestant("random", clock.spending(*costs), varies=True),
         Contestant("slow", clock.spending(6.0)),
     ]
-    found = harness.compare(clock.spending(1.5), players, seconds=100.0, rounds=3, clock=clock)
+    found = harness.compare(clock.spending(1.5), contestants, seconds=100.0, rounds=3, clock=clock)
     assert found["steady"].ratio == 2.0
     assert found["random"].ratio > 2.0
     assert found["slow"].ratio == 4.0
-    assert found["slow"].over(found["steady"]).ratio == 2.0
+    assert found["slow"].relative_to(found["steady"]).ratio == 2.0
 
 
-def test_a_wrong_answer_is_inaccurate() -> None:
-    players = [
+def test_answer_beyond_its_tolerance_is_inaccurate() -> None:
+    contestants = [
         Contestant("right", lambda: 1.0, lambda answer: abs(answer - 1.0)),
         Contestant("wrong", lambda: 1.001, lambda answer: abs(answer - 1.0)),
         Contestant("close enough", lambda: 1.001, lambda answer: abs(answer - 1.0), tol=0.01),
         Contestant("not judged", lambda: 1.0),
     ]
-    found = harness.compare(lambda: None, players, seconds=0.0, rounds=1)
+    found = harness.compare(lambda: None, contestants, seconds=0.0, rounds=1)
     words = {name: timing.accurate for name, timing in found.items()}
     assert words == {"right": "yes", "wrong": "NO", "close enough": "yes", "not judged": ""}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not harness.MEMORY, reason="no /proc on this system")
-def test_peak_memory_of_a_new_process() -> None:
+def test_peak_memory_and_errors_of_a_new_process_are_returned() -> None:
     ones = partial(np.ones, 64 << 17)  # 64 MB
     assert harness.in_new_process(harness.peak_memory, ones) == pytest.approx(64, abs=2)
     with pytest.raises(ValueError, match="invalid literal"):
@@ -72,7 +71,7 @@ def test_peak_memory_of_a_new_process() -> None:
         harness.in_new_process(os._exit, 3)
 
 
-def test_a_report_is_written_as_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_written_as_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"solver": "a", "x unit": 1234.5, "error": None}, {"solver": "b", "x unit": 0.001, "error": 2.0}]
 
     def measure(*, size: int, clock: Any, update: Any) -> BenchmarkReport:

@@ -1,6 +1,4 @@
-"""Image data sets: read from a folder, or downloaded once and checked; invalid files are rejected."""
-
-from __future__ import annotations
+"""Image data sets are read from a folder or downloaded once; invalid files raise."""
 
 import gc
 import gzip
@@ -36,8 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_read_idx_files(folder: Path, name: str) -> None:
-    if name == "kmnist":  # files may be unpacked
+def test_gzipped_and_unpacked_idx_files_are_read(folder: Path, name: str) -> None:
+    if name == "kmnist":  # also test unpacked files
         for path in (folder / name).glob("*.gz"):
             path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
             path.unlink()
@@ -50,7 +48,9 @@ def test_read_idx_files(folder: Path, name: str) -> None:
         np.testing.assert_array_equal(array, expected[file])
 
 
-def test_argument_precedes_environment_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_argument_takes_precedence_over_the_environment_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = folder / "other"
     shutil.copytree(folder / "kmnist", other / "mnist")
     monkeypatch.setenv(VARIABLE, str(other))
@@ -61,13 +61,13 @@ def test_argument_precedes_environment_variable(folder: Path, monkeypatch: pytes
     np.testing.assert_array_equal(load("mnist", "~/other").train_x, contents(2)[TRAIN_X])
 
 
-def changed(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
-    """Change the content of a gzipped file."""
+def edited(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return a function that changes the content of a gzipped file."""
     return lambda path: path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
 
 
 def zeros(*shape: int) -> Callable[[Path], object]:
-    return changed(lambda _: to_idx(np.zeros(shape)))
+    return edited(lambda _: to_idx(np.zeros(shape)))
 
 
 IDX = "is not a file of bytes in the IDX format"
@@ -75,25 +75,25 @@ HTML = b"<!DOCTYPE html><html><body>404</body></html>"
 DEFECTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "gzip cut": (TRAIN_X, lambda p: p.write_bytes(p.read_bytes()[:-20]), rf"{IDX} \(damaged gzip: "),
     "a page": (TRAIN_Y, lambda p: p.write_bytes(HTML), rf"{IDX} \(it begins with b'<!DOCTYPE html><'\)"),
-    "a byte less": (TEST_Y, changed(lambda data: data[:-1]), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
-    "a byte more": (TEST_Y, changed(lambda data: data + b"\0"), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
+    "a byte less": (TEST_Y, edited(lambda data: data[:-1]), rf"{IDX} \(its size does not match"),
+    "a byte more": (TEST_Y, edited(lambda data: data + b"\0"), rf"{IDX} \(its size does not match"),
     "sizes beyond memory": (
         TEST_X,
-        changed(lambda data: data[:4] + b"\xff" * 12 + data[16:]),
-        rf"{IDX} \(it announces 4294967295 x 4294967295 x 4294967295 bytes, more than 268435456\)",
+        edited(lambda data: data[:4] + b"\xff" * 12 + data[16:]),
+        rf"{IDX} \(its header announces 4294967295 x 4294967295 x 4294967295 bytes, more than 268435456\)",
     ),
     "labels for images": (TRAIN_X, zeros(9), rf"{IDX} \(its number of axes is 1\)"),
     "small images": (TRAIN_X, zeros(9, 28, 27), "has images of 28 x 27; expected 28 x 28"),
     "too few images": (TRAIN_X, zeros(8, 28, 28), f"has 8 images, .*{TRAIN_Y} has 9 labels"),
-    "a label of 10": (TEST_Y, changed(lambda data: data[:-1] + b"\n"), "has the label 10; expected 0 to 9"),
+    "a label of 10": (TEST_Y, edited(lambda data: data[:-1] + b"\n"), "has the label 10; expected 0 to 9"),
 }
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_damaged_files_are_rejected(folder: Path, defect: str) -> None:
-    file, spoil, message = DEFECTS[defect]
+@pytest.mark.parametrize("name", DEFECTS)
+def test_damaged_files_are_rejected(folder: Path, name: str) -> None:
+    file, damage, message = DEFECTS[name]
     load("mnist", folder)
-    spoil(folder / "mnist" / file)
+    damage(folder / "mnist" / file)
     with pytest.raises(ValueError, match=message) as caught:
         load("mnist", folder)
     assert str(folder / "mnist" / file) in str(caught.value)
@@ -103,19 +103,17 @@ def test_damaged_files_are_rejected(folder: Path, defect: str) -> None:
 def test_missing_files_and_folders_are_named(folder: Path) -> None:
     path, where = folder / "mnist" / TEST_X, "nowhere"
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=f"{TEST_X} is missing; expected it there, or {path.stem}"):
+    with pytest.raises(FileNotFoundError, match=f"{TEST_X} is missing; expected this file, or {path.stem}"):
         load("mnist", folder)
-    with pytest.raises(
-        FileNotFoundError, match="is not a folder; expected --data-dir or PHIBALL_DATA to name"
-    ) as caught:
+    with pytest.raises(FileNotFoundError, match="is not a folder; expected") as caught:
         load("mnist", folder / where)
     assert str(caught.value).startswith(f"{folder / where / 'mnist'} is")
     assert all(file in str(caught.value) for file in FILES)
 
 
 @pytest.mark.parametrize("name", ["mnist", "digits"])
-def test_tensors_and_digits(folder: Path, name: str) -> None:
-    """Each pixel is the float32 nearest to value / top, in the layout of networks."""
+def test_tensors_have_scaled_pixels_and_the_layout_of_networks(folder: Path, name: str) -> None:
+    """Each pixel is the float32 nearest to value / top."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn: not installed")
     data = load(name, folder)
@@ -138,7 +136,7 @@ def test_data_set_under_another_name_is_rejected(folder: Path, monkeypatch: pyte
     part, file = "test", TEST_X
     beginning = contents(1)[file].astype(np.uint8).tobytes()
     known = {hashlib.sha256(beginning).hexdigest()[:16]: ("fashion-mnist", part)}
-    monkeypatch.setattr("phiball.experiments.datasets.images.BEGINNINGS", known)
+    monkeypatch.setattr("phiball.experiments.datasets.images.KNOWN_IMAGES", known)
     assert load("fashion-mnist", folder).name == "fashion-mnist"
     shutil.rmtree(folder / "mnist")
     shutil.copytree(folder / "fashion-mnist", folder / "mnist")
@@ -151,18 +149,18 @@ def test_data_set_under_another_name_is_rejected(folder: Path, monkeypatch: pyte
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serve the files of a folder, and record their names in `asked`."""
+    """Serve the files of a folder, and record their names in `requested_files`."""
 
-    def __init__(self, *arguments: Any, asked: list[str], **options: Any) -> None:
-        self.asked = asked
+    def __init__(self, *arguments: Any, requested_files: list[str], **options: Any) -> None:
+        self.requested_files = requested_files
         super().__init__(*arguments, **options)
 
     def do_GET(self) -> None:
-        self.asked.append(self.path.removeprefix("/"))
+        self.requested_files.append(self.path.removeprefix("/"))
         super().do_GET()
 
     def end_headers(self) -> None:
-        if "gzip" in self.headers["Accept-Encoding"]:  # as some servers do with gzipped files
+        if "gzip" in self.headers["Accept-Encoding"]:  # some servers do this for gzipped files
             self.send_header("Content-Encoding", "gzip")
         super().end_headers()
 
@@ -171,14 +169,14 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def requested_files(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Serve the folder mnist/ as the source of MNIST; return the names of the requested files."""
     pooch = pytest.importorskip("pooch", reason="pooch: not installed")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache" / project)
     monkeypatch.setattr(images, "RETRIES", 0)
     names: list[str] = []
-    handler = partial(Handler, asked=names, directory=str(folder / "mnist"))
+    handler = partial(Handler, requested_files=names, directory=str(folder / "mnist"))
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         checksums = tuple(
             hashlib.sha256((folder / "mnist" / file).read_bytes()).hexdigest() for file in FILES
@@ -193,16 +191,16 @@ def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_downloads_are_cached_and_damaged_files_are_downloaded_again(
-    asked: list[str], tmp_path: Path
+    requested_files: list[str], tmp_path: Path
 ) -> None:
     data = load("mnist")
     np.testing.assert_array_equal(data.train_x, contents()[TRAIN_X])
     assert load("mnist").digest == data.digest
-    assert asked == list(FILES)
+    assert requested_files == list(FILES)
     path = tmp_path / "cache" / "phiball" / "mnist" / TRAIN_Y
     path.write_bytes(path.read_bytes()[:-3])
     assert load("mnist").digest == data.digest
-    assert asked == [*FILES, TRAIN_Y]
+    assert requested_files == [*FILES, TRAIN_Y]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -210,8 +208,8 @@ def test_downloads_are_cached_and_damaged_files_are_downloaded_again(
     ("content", "kind", "why"),
     [(None, OSError, "404 Client Error"), (b"other", ValueError, "does not match the known hash")],
 )
-def test_failed_or_wrong_download_is_rejected_and_not_cached(
-    content: bytes | None, kind: type[Exception], why: str, asked: list[str], folder: Path
+def test_failed_or_wrong_download_raises_and_is_not_cached(
+    content: bytes | None, kind: type[Exception], why: str, requested_files: list[str], folder: Path
 ) -> None:
     served = folder / "mnist" / TEST_Y
     right = served.read_bytes()
@@ -221,8 +219,8 @@ def test_failed_or_wrong_download_is_rejected_and_not_cached(
     message = str(caught.value)
     assert message.startswith(f"{TEST_Y} could not be downloaded from {SOURCES['mnist'][0]}{TEST_Y} (")
     assert "download it by hand into a folder mnist/" in message
-    kept = folder / "cache" / "phiball" / "mnist"
-    assert {path.name for path in kept.iterdir()} == set(FILES) - {TEST_Y}
+    cache = folder / "cache" / "phiball" / "mnist"
+    assert {path.name for path in cache.iterdir()} == set(FILES) - {TEST_Y}
     served.write_bytes(right)
     assert load("mnist").test_y.tolist() == contents()[TEST_Y].tolist()
-    assert asked == [*FILES, TEST_Y]
+    assert requested_files == [*FILES, TEST_Y]

@@ -1,6 +1,4 @@
-"""Studies, claims and reports give the same results on several processes and on real clusters."""
-
-from __future__ import annotations
+"""Studies, claims and reports give the same results on several processes and on clusters."""
 
 import json
 import os
@@ -24,7 +22,7 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
 
 from phiball.backends import backend  # noqa: E402
 from phiball.backends.provenance import check_origin, provenance  # noqa: E402
-from phiball.backends.workers import LOST, _call, cluster, run_tasks  # noqa: E402
+from phiball.backends.workers import WORKER_DIED, _call, cluster, run_tasks  # noqa: E402
 from phiball.experiments.framework.study_runs import run_study  # noqa: E402
 from phiball.experiments.robustness import AttackSettings, robustness_report  # noqa: E402
 from phiball.experiments.robustness.report_formats import report_csv  # noqa: E402
@@ -57,7 +55,9 @@ def _numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", params=["processes", *CLUSTERS])
-def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def engine_options(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[str]]:
     """Command-line options for two local processes, and for clusters of two workers."""
     if request.param == "processes":
         yield ["--n-jobs", "2"]
@@ -69,10 +69,10 @@ def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield ["--engine", request.param, "--address", address]
 
 
-def start_study(where: list[str], out: Path, place: str) -> subprocess.Popen[str]:
+def start_study(engine_options: list[str], out: Path, place: str) -> subprocess.Popen[str]:
     options = f"--count {COUNT} --seed 3 --out {out}".split()
     return subprocess.Popen(
-        [sys.executable, "-c", CODE, "run", "tiny", *where, *options, "--place", place],
+        [sys.executable, "-c", CODE, "run", "tiny", *engine_options, *options, "--place", place],
         cwd=ROOT,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -84,37 +84,33 @@ def start_study(where: list[str], out: Path, place: str) -> subprocess.Popen[str
 
 @linux
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_process_behind(where: list[str], tmp_path: Path) -> None:
-    """Only processes that the command started: a Dask worker finishes its task."""
+def test_ctrl_c_ends_all_processes_of_a_study(engine_options: list[str], tmp_path: Path) -> None:
+    """Dask workers, which the command did not start, finish their tasks."""
     pids = tmp_path / "pids"
     pids.mkdir()
-    process = start_study(where, tmp_path / "stopped", f"stay:{pids}")
-    wait_until(
-        lambda: len(list(pids.iterdir())) == 2 or process.poll() is not None, "two tasks did not start"
-    )
+    process = start_study(engine_options, tmp_path / "stopped", f"stay:{pids}")
+    wait_until(lambda: len(list(pids.iterdir())) == 2 or process.poll() is not None, "no two tasks")
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "phiball: stopped"
-    if "dask" in where:
+    if "dask" in engine_options:
         for file in pids.iterdir():
             os.kill(int(file.name), signal.SIGKILL)
         return
-    wait_until(
-        lambda: not any(is_alive(int(file.name)) for file in pids.iterdir()), "a task is still running"
-    )
+    wait_until(lambda: not any(is_alive(int(file.name)) for file in pids.iterdir()), "a task runs")
 
 
 @linux
 @pytest.mark.slow
-def test_same_command_resumes_after_a_killed_worker(where: list[str], tmp_path: Path) -> None:
-    process = start_study(where, tmp_path / "out", f"kill:{tmp_path}")
+def test_study_resumes_after_a_killed_worker(engine_options: list[str], tmp_path: Path) -> None:
+    process = start_study(engine_options, tmp_path / "out", f"kill:{tmp_path}")
     _, err = process.communicate(timeout=LIMIT)
     assert (tmp_path / "killed").exists(), err
-    if "dask" not in where:  # Dask retries the task on another worker
+    if "dask" not in engine_options:  # Dask retries the task on another worker
         assert process.returncode == 1
-        assert f"phiball: {LOST}" in err
-        process = start_study(where, tmp_path / "out", f"kill:{tmp_path}")
+        assert f"phiball: {WORKER_DIED}" in err
+        process = start_study(engine_options, tmp_path / "out", f"kill:{tmp_path}")
         _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
     run_study(STUDY, Config(count=COUNT), tmp_path / "one", seed=3)
@@ -124,11 +120,11 @@ def test_same_command_resumes_after_a_killed_worker(where: list[str], tmp_path: 
 
 
 @pytest.mark.slow
-def test_claims_have_the_results_of_one_process(where: list[str], tmp_path: Path) -> None:
+def test_claims_have_the_same_results_as_in_one_process(engine_options: list[str], tmp_path: Path) -> None:
     found = []
-    for place in (["--n-jobs", "1"], where):
+    for place in (["--n-jobs", "1"], engine_options):
         words = ["verify", "--claim", "Algorithm 2", "--out", str(tmp_path), *place]
-        # In new processes, because Hypothesis tries constants of loaded modules.
+        # New processes are needed because Hypothesis draws constants from imported modules.
         subprocess.run([sys.executable, "-c", CODE, *words], cwd=ROOT, env=ENVIRONMENT, check=True)
         claims = json.loads((tmp_path / "claims.json").read_text())["claims"]
         found.append([{k: v for k, v in claim.items() if k != "seconds"} for claim in claims])
@@ -137,7 +133,7 @@ def test_claims_have_the_results_of_one_process(where: list[str], tmp_path: Path
 
 
 @pytest.mark.slow
-def test_reports_have_the_results_of_one_process(where: list[str], tmp_path: Path) -> None:
+def test_reports_have_the_same_results_as_in_one_process(engine_options: list[str], tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2))
 
     def report(n_jobs: int | None, folder: Path) -> str:
@@ -148,13 +144,13 @@ def test_reports_have_the_results_of_one_process(where: list[str], tmp_path: Pat
         return report_csv(robustness_report(models, data, n_jobs=n_jobs, cache=folder, **options).summary)
 
     here = report(None, tmp_path / "here")
-    with cluster(*where[1::2]) if "--engine" in where else backend("numpy"):
+    with cluster(*engine_options[1::2]) if "--engine" in engine_options else backend("numpy"):
         assert report(-1, tmp_path / "there") == here
     assert len(list((tmp_path / "there").iterdir())) == 6
 
 
 @pytest.mark.slow
-def test_threads_are_limited_in_workers_and_not_in_this_process() -> None:
+def test_threads_are_limited_only_in_worker_processes() -> None:
     before = [os.environ.get(name) for name in THREADS], signal.getsignal(signal.SIGINT)
     states = dict(run_tasks(worker_state, [(os.getpid(),)] * 3, n_jobs=2, n_threads=3))
     assert states == dict.fromkeys(range(3), (False, ["3", "3", "3"]))
@@ -164,16 +160,16 @@ def test_threads_are_limited_in_workers_and_not_in_this_process() -> None:
         list(run_tasks(int, [("1",), ("one",)], n_jobs=2))
 
 
-def test_invalid_clusters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_or_unreachable_clusters_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine, address, words in [
-        ("slurm", "", "engine is 'slurm'; expected one of processes, dask, ray"),
-        ("ray", "", "address is ''; expected the address of the ray cluster"),
+        ("slurm", "", "engine is 'slurm'; expected"),
+        ("ray", "", "address is ''; expected"),
         ("processes", "tcp://a:1", "expected none for processes on this machine"),
     ]:
         with pytest.raises(ValueError, match=words), cluster(engine, address):
             pass
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))  # without listening
+        free.bind(("127.0.0.1", 0))  # nothing listens on this port
         address = f"127.0.0.1:{free.getsockname()[1]}"
         for engine, library in (("dask", "distributed"), ("ray", "ray")):
             monkeypatch.setitem(sys.modules, library, SimpleNamespace())
@@ -187,12 +183,11 @@ def test_invalid_clusters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
                 pass
 
 
-def test_a_cluster_worker_with_other_versions_is_refused() -> None:
+def test_cluster_worker_with_other_versions_raises() -> None:
     record = provenance()
     other = {**record, "versions": {**record["versions"], "numpy": "0.1"}}
     with pytest.raises(ValueError, match=r"a cluster worker differs from the run: numpy is .*, not '0\.1'"):
         _call(other, True, int, ("1",), 0)
     assert _call(record, True, int, ("1",), 5) == (5, 1)
-    check_origin(
-        {**record, "revision": None}, {**record, "revision": "abc"}
-    )  # unknown revisions are not compared
+    # Unknown revisions are not compared.
+    check_origin({**record, "revision": None}, {**record, "revision": "abc"})

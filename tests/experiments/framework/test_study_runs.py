@@ -1,6 +1,4 @@
-"""Runs of studies: outputs, resuming, refused folders, and shards."""
-
-from __future__ import annotations
+"""`run_study`: outputs, resuming, invalid folders and shards."""
 
 import csv
 import json
@@ -20,7 +18,7 @@ from phiball.experiments.framework.outputs import task_list  # noqa: E402
 from phiball.experiments.framework.shards import Shard  # noqa: E402
 from phiball.experiments.framework.study import SCALES  # noqa: E402
 from phiball.experiments.framework.study_runs import RunFolder, ShardDoneError, run_study  # noqa: E402
-from phiball.experiments.framework.tasks import task_source  # noqa: E402
+from phiball.experiments.framework.tasks import task_rng  # noqa: E402
 from tests.support.tiny_study import STUDY, Config, TinyStudy  # noqa: E402
 
 
@@ -29,7 +27,7 @@ def _numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHIBALL_BACKEND", "numpy")
 
 
-def finished(out: Path) -> list[Path]:
+def row_files(out: Path) -> list[Path]:
     return sorted((out / "rows").glob("*.json"))
 
 
@@ -68,10 +66,10 @@ def test_run_writes_table_report_figures_and_provenance(tmp_path: Path) -> None:
         assert words in report
     with (out / "table.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == ["name", "k", "total", "product", "only here"]  # no lists
+    assert list(rows[0]) == ["name", "k", "total", "product", "only here"]  # lists are left out
     assert [row["only here"] for row in rows] == ["", "nan", "", "", "", ""]
     assert [float(row["total"]) for row in rows] == [row["total"] for row in found.rows]
-    for file in [out / "run.json", *finished(out)]:
+    for file in [out / "run.json", *row_files(out)]:
         record = json.loads(file.read_text())
         assert (record["seed"], record["backend"]) == (3, "strict")
     plain = STUDY.compute(Config(), rng(3))  # without a folder
@@ -82,7 +80,7 @@ def test_random_numbers_of_a_task_do_not_depend_on_other_tasks() -> None:
     rows = STUDY.compute(Config(count=5), rng(3)).rows
     for k in (4, 0, 2):
         task = STUDY.tasks(Config(count=9))[k]
-        again = STUDY.compute_task(Config(), task, task_source(rng(3), dict(reversed(task.items()))))
+        again = STUDY.compute_task(Config(), task, task_rng(rng(3), dict(reversed(task.items()))))
         assert again["total"] == rows[k]["total"]
 
 
@@ -111,7 +109,7 @@ def test_task_uses_the_device_with_the_fewest_tasks(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.open(DeviceStudy(), Config())
     (tmp_path / "tasks").mkdir()
-    with (tmp_path / "tasks" / ".device-0").open("w") as other:  # held by another task
+    with (tmp_path / "tasks" / ".device-0").open("w") as other:  # locked by another task
         study_runs.lock(other)
         rows = folder.map_tasks(DeviceStudy(), Config(), STUDY.tasks(Config(count=2)), rng(0))
         assert [row["device"] for row in rows] == ["b", "b"]
@@ -124,7 +122,7 @@ def test_progress_counts_finished_tasks_and_missing_work(tmp_path: Path) -> None
     run_study(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
     assert [text for _, text in reports] == [f"{k} of 3 tasks" for k in range(4)]
     assert [share for share, _ in reports] == pytest.approx([0, 1 / 3, 2 / 3, 1])
-    finished(tmp_path)[1].unlink()
+    row_files(tmp_path)[1].unlink()
     reports.clear()
     run_study(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
     assert reports == [(0.0, "2 of 3 tasks"), (1.0, "3 of 3 tasks")]
@@ -133,13 +131,13 @@ def test_progress_counts_finished_tasks_and_missing_work(tmp_path: Path) -> None
 # --- Resuming, and refused folders -------------------------------------------------------------------
 
 
-def test_resumed_run_computes_missing_rows_only(tmp_path: Path) -> None:
+def test_resumed_run_computes_only_missing_rows(tmp_path: Path) -> None:
     run_study(STUDY, Config(count=2), tmp_path / "whole", seed=3)
     out = tmp_path / "left"
     out.mkdir()
-    (out / ".run.json.123").write_text('{"study": "te')  # of a killed writer
+    (out / ".run.json.123").write_text('{"study": "te')  # left by a killed process
     run_study(STUDY, Config(count=2, place="attic"), out, seed=3)
-    first, second = finished(out)
+    first, second = row_files(out)
     before = second.stat().st_mtime_ns
     (out / "rows" / f".{first.name}.123").write_text(first.read_text()[:40])
     first.unlink()
@@ -162,7 +160,7 @@ def test_resumed_run_computes_missing_rows_only(tmp_path: Path) -> None:
         ({"versions": {**study_runs.provenance()["versions"], "numpy": "0.1"}}, "numpy is '0.1', not "),
     ],
 )
-def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_folder_of_another_run_raises(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     run_study(STUDY, Config(count=2), tmp_path, seed=3)
     asked = {"config": Config(count=2), "seed": 3, **change}
     record = json.loads((tmp_path / "run.json").read_text())
@@ -174,8 +172,8 @@ def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tm
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
-def test_invalid_n_jobs_foreign_folders_and_damaged_rows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="n_jobs is 0; expected a number of processes"):
+def test_invalid_n_jobs_foreign_folders_and_damaged_rows_raise(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="n_jobs is 0; expected"):
         run_study(STUDY, Config(count=2), tmp_path, n_jobs=0)
     folder = RunFolder(tmp_path / "used")
     with folder.locked(), pytest.raises(ValueError, match=r"another run is using .* folder \(--out\)"):
@@ -185,7 +183,7 @@ def test_invalid_n_jobs_foreign_folders_and_damaged_rows_are_refused(tmp_path: P
         run_study(STUDY, Config(count=2), tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"letter.txt", "used"}
     run_study(STUDY, Config(count=2), tmp_path / "run")
-    first, second = finished(tmp_path / "run")
+    first, second = row_files(tmp_path / "run")
     for content, words in (('{"task": {"na', "is damaged"), (first.read_text(), "belongs to another task")):
         second.write_text(content)
         with pytest.raises(ValueError, match=rf"{second.name} {words}"):
@@ -198,7 +196,7 @@ def test_invalid_n_jobs_foreign_folders_and_damaged_rows_are_refused(tmp_path: P
 def test_shards_merge_into_the_table_of_one_run(tmp_path: Path) -> None:
     shards = [tmp_path / str(k) for k in range(1, 5)]
     for k, folder in enumerate(shards, 1):
-        with pytest.raises(ShardDoneError, match=f"shard {k} of 4 has computed its . of 6 tasks"):
+        with pytest.raises(ShardDoneError, match=f"shard {k} of 4 has computed . of 6 tasks"):
             run_study(STUDY, Config(), folder, seed=3, shard=Shard(k, 4))
 
     def merge(*folders: Path) -> None:
@@ -209,16 +207,15 @@ def test_shards_merge_into_the_table_of_one_run(tmp_path: Path) -> None:
         merge(*shards[1:])
     merge(*shards[::-1])
     assert table(tmp_path / "all") == table(tmp_path / "one")
-    run_study(
-        STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:]
-    )  # a shard that has all rows
+    # A shard that has all rows after merging writes the table.
+    run_study(STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:])
     assert table(shards[0]) == table(tmp_path / "one")
     run_study(STUDY, Config(), tmp_path / "other", seed=4)
     with pytest.raises(ValueError, match="other contains another run: seed is 4, not 3"):
         merge(tmp_path / "other")
     with pytest.raises(ValueError, match="which contains no run"):
         merge(tmp_path / "nowhere")
-    row = finished(shards[2])[0]
+    row = row_files(shards[2])[0]
     content = json.loads(row.read_text())
     content["row"]["total"] += 1e-9
     row.write_text(json.dumps(content))
@@ -226,7 +223,7 @@ def test_shards_merge_into_the_table_of_one_run(tmp_path: Path) -> None:
         merge(shards[2])
 
 
-def test_every_task_is_in_one_shard_and_loads_are_balanced(tmp_path: Path) -> None:
+def test_every_task_is_in_exactly_one_shard_and_shards_are_balanced(tmp_path: Path) -> None:
     works = [float(1 + (7 * k) % 13) for k in range(40)]
     for n in (1, 3, 8, 50):
         parts = [Shard(k, n).choose(works) for k in range(1, n + 1)]

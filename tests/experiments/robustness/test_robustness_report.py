@@ -1,6 +1,4 @@
-"""Robustness reports: closed forms, every kind of model, resumed runs, and the page."""
-
-from __future__ import annotations
+"""`robustness_report`: errors in closed form, kinds of models, resumed runs and the page."""
 
 import csv
 import json
@@ -47,7 +45,7 @@ def data(n: int = 60, d: int = 4) -> tuple[Any, Any]:
 
 
 def linear(slope: Any) -> torch.nn.Module:
-    """Scores (0, slope.x + 0.1)."""
+    """A classifier with scores 0 and slope.x + 0.1."""
     layer = torch.nn.Linear(len(slope), 2).double()
     with torch.no_grad():
         layer.weight.copy_(torch.stack([torch.zeros(len(slope)), torch.tensor(slope)]))
@@ -55,8 +53,8 @@ def linear(slope: Any) -> torch.nn.Module:
     return layer
 
 
-def quick(models: Any, points: Any, **options: Any) -> RobustnessReport:
-    """A quick report, with options of `robustness_report` and `AttackSettings`."""
+def report_on(models: Any, points: Any, **options: Any) -> RobustnessReport:
+    """A report with few attack steps; options are those of `robustness_report` and `AttackSettings`."""
     effort = {"etas": (1.0,), "n_noise": 2, "n_samples": 4, "steps": 5, "n_queries": 10}
     effort |= {name: options.pop(name) for name in AttackSettings.__dataclass_fields__ if name in options}
     return robustness_report(
@@ -64,7 +62,7 @@ def quick(models: Any, points: Any, **options: Any) -> RobustnessReport:
     )
 
 
-class Masked(torch.nn.Module):
+class MaskedGradients(torch.nn.Module):
     """A network with piecewise constant outputs, whose gradient is zero almost everywhere."""
 
     def __init__(self, inside: torch.nn.Module) -> None:
@@ -75,20 +73,20 @@ class Masked(torch.nn.Module):
         return torch.round(4 * self.inside(torch.round(8 * x) / 8 + 0 * x)) / 4
 
 
-def test_exact_adversarial_error_of_a_linear_model() -> None:
+def test_errors_of_a_linear_classifier_are_exact() -> None:
     x, y = data()
-    levels = quick(linear(SLOPE).eval(), (x, y), chunk=25).summary["models"]["model"]["norms"]
+    levels = report_on(linear(SLOPE).eval(), (x, y), chunk=25).summary["models"]["model"]["norms"]
     margin = (2 * y - 1) * (x @ SLOPE + 0.1)
     for norm, q in DUAL.items():
         for level in levels[norm]:
-            reach = level["radius"] * np.linalg.norm(SLOPE, q)
-            loss = np.mean(np.logaddexp(0.0, reach - margin))
+            largest_change = level["radius"] * np.linalg.norm(SLOPE, q)
+            loss = np.mean(np.logaddexp(0.0, largest_change - margin))
             for attack in ("fgm", "pgm", "worst"):
-                assert level["measures"][attack]["error"] == np.mean(margin < reach)
+                assert level["measures"][attack]["error"] == np.mean(margin < largest_change)
             assert level["measures"]["worst"]["loss"] == pytest.approx(loss, rel=1e-6)
 
 
-def test_estimator_has_the_errors_of_the_same_torch_model() -> None:
+def test_scikit_learn_estimator_has_the_errors_of_the_same_torch_model() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     x, y = data()
     names = np.array(["no", "yes"])[y]
@@ -96,8 +94,8 @@ def test_estimator_has_the_errors_of_the_same_torch_model() -> None:
     layer = linear(estimator.coef_[0])
     with torch.no_grad():
         layer.bias.copy_(torch.tensor([0.0, estimator.intercept_[0]]))
-    theirs = quick(estimator, (x, names)).summary["models"]["model"]
-    ours = quick(layer.eval(), (x, y)).summary["models"]["model"]
+    theirs = report_on(estimator, (x, names)).summary["models"]["model"]
+    ours = report_on(layer.eval(), (x, y)).summary["models"]["model"]
     for norm in DUAL:
         for a, b in zip(theirs["norms"][norm], ours["norms"][norm], strict=True):
             assert a["measures"]["pgm"]["error"] == b["measures"]["pgm"]["error"]
@@ -105,14 +103,14 @@ def test_estimator_has_the_errors_of_the_same_torch_model() -> None:
             assert list(a["by"]["class"]) == ["no", "yes"]
 
 
-def test_regressor_has_its_largest_squared_error() -> None:
+def test_loss_of_a_linear_regressor_is_its_largest_squared_error() -> None:
     x, _ = data()
     y = x @ SLOPE + 0.2
     layer = torch.nn.Linear(4, 1).double().eval()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor(SLOPE)[None] * 1.5)
         layer.bias.zero_()
-    report = quick(layer, (x, y), norm="l2")
+    report = report_on(layer, (x, y), norm="l2")
     residual = np.abs(x @ (1.5 * SLOPE) - y)
     for level in report.summary["models"]["model"]["norms"]["l2"]:
         largest = np.mean((residual + level["radius"] * 1.5 * np.linalg.norm(SLOPE)) ** 2)
@@ -123,13 +121,13 @@ def test_regressor_has_its_largest_squared_error() -> None:
 def test_only_masked_gradients_are_flagged() -> None:
     x, y = data()
     honest = linear(SLOPE).eval()
-    models = {"honest": honest, "masked": Masked(honest).eval()}
-    warnings = quick(models, (x, y), norm="linf", n_queries=60, n_noise=8).summary["warnings"]
+    models = {"honest": honest, "masked": MaskedGradients(honest).eval()}
+    warnings = report_on(models, (x, y), norm="linf", n_queries=60, n_noise=8).summary["warnings"]
     assert any(text.startswith("masked, linf") and "masked" in text for text in warnings)
     assert not any(text.startswith("honest") for text in warnings)
 
 
-def test_killed_report_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_report_resumes_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data()
     model = linear(SLOPE).eval()
     measure, calls = evaluation.measure_batch, []
@@ -142,17 +140,17 @@ def test_killed_report_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(evaluation, "measure_batch", killed_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        quick(model, (x, y), chunk=20, cache=tmp_path)
-    resumed = quick(model, (x, y), chunk=20, cache=tmp_path)
-    assert len(calls) == 4  # one of three batches was missing
-    assert resumed.summary["models"] == quick(model, (x, y), chunk=20).summary["models"]
-    quick(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are not in the cache
+        report_on(model, (x, y), chunk=20, cache=tmp_path)
+    resumed = report_on(model, (x, y), chunk=20, cache=tmp_path)
+    assert len(calls) == 4  # only the missing third batch is computed
+    assert resumed.summary["models"] == report_on(model, (x, y), chunk=20).summary["models"]
+    report_on(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are not in the cache
     assert len(calls) == 8
 
 
 @pytest.mark.slow
 def test_report_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    """A module, a lambda and a file; the cache is read with any number of jobs."""
+    """The models are a module, a lambda and a file; the cache does not depend on n_jobs either."""
     x, y = data()
     exported = linear(np.array([0.5, 1.0, 0.0, 0.0])).eval()
     batch = torch.export.Dim("batch", min=2)
@@ -168,44 +166,46 @@ def test_report_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> No
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        here = quick(models, loader).summary["models"]
+        here = report_on(models, loader).summary["models"]
     finally:
         torch.set_num_threads(threads)
-    assert quick(models, loader, n_jobs=2, cache=tmp_path / "cache").summary["models"] == here
+    assert report_on(models, loader, n_jobs=2, cache=tmp_path / "cache").summary["models"] == here
     files = sorted((tmp_path / "cache").iterdir())
     assert len(files) == 9
     files[4].unlink()
     times = {file: file.stat().st_mtime_ns for file in files if file.exists()}
-    assert quick(models, loader, n_jobs=1, cache=tmp_path / "cache").summary["models"] == here
+    assert report_on(models, loader, n_jobs=1, cache=tmp_path / "cache").summary["models"] == here
     assert {file: file.stat().st_mtime_ns for file in times} == times
     assert sorted((tmp_path / "cache").iterdir()) == files
 
 
-def test_model_that_cannot_be_sent_to_a_process_is_named() -> None:
-    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process .*or n_jobs=None"):
-        quick({"locked": partial(np.multiply, Lock())}, data(), n_jobs=2)
+def test_model_that_cannot_be_pickled_or_kills_its_worker_raises() -> None:
+    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process"):
+        report_on({"locked": partial(np.multiply, Lock())}, data(), n_jobs=2)
     here = os.getpid()
     died = {"deadly": lambda z: z[:, :2] if os.getpid() == here else os._exit(3)}
     with pytest.raises(ChildProcessError, match="a worker process died"):
-        quick(died, data(), n_jobs=2)
+        report_on(died, data(), n_jobs=2)
 
 
 def test_fragile_radius_is_the_distance_to_the_boundary() -> None:
     x, y = data()
-    models = quick(linear(SLOPE).eval(), (x, y), chunk=7, radii=[0.0, 0.6, 1.2]).summary["models"]["model"]
+    models = report_on(linear(SLOPE).eval(), (x, y), chunk=7, radii=[0.0, 0.6, 1.2]).summary["models"][
+        "model"
+    ]
     margin = (2 * y - 1) * (x @ SLOPE + 0.1)
     for norm, q in DUAL.items():
         distance = margin / np.linalg.norm(SLOPE, q)
         nearest = np.argsort(np.where(distance > 0, distance, np.inf))[:8]
         found = models["fragile"][norm]
         assert [point["index"] for point in found] == nearest.tolist()
-        # A gradient step is the shortest way for a linear model; its length 0.6 is bisected ten times.
+        # The distance between two radii, 0.6, is bisected ten times.
         radii = [point["radius"] for point in found]
         assert radii == pytest.approx(distance[nearest], abs=0.6 / 2**10 + 1e-12)
         assert all(a >= b - 1e-12 for a, b in zip(radii, distance[nearest], strict=True))
 
 
-def test_onnx_file_has_the_results_of_its_function(tmp_path: Path) -> None:
+def test_onnx_file_has_the_results_of_the_same_function(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     x, y = data(20)
@@ -221,17 +221,17 @@ def test_onnx_file_has_the_results_of_its_function(tmp_path: Path) -> None:
     )
     model = values.make_model(graph, opset_imports=[values.make_opsetid("", 13)], ir_version=8)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    loaded = quick(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
-    plain = quick(lambda z: z @ slope, (x, y), norm="linf").summary["models"]["model"]
+    loaded = report_on(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
+    plain = report_on(lambda z: z @ slope, (x, y), norm="linf").summary["models"]["model"]
     for a, b in zip(loaded["norms"]["linf"], plain["norms"]["linf"], strict=True):
         assert a["measures"]["worst"]["error"] == b["measures"]["worst"]["error"]
         assert a["measures"]["worst"]["loss"] == pytest.approx(b["measures"]["worst"]["loss"], rel=1e-12)
 
 
-def test_models_side_by_side() -> None:
+def test_models_are_compared_and_errors_are_given_by_group() -> None:
     x, y = data()
     models = {"a": linear(np.array([1.0, 0, 0, 0])).eval(), "b": linear(np.array([1.0, 2, 0, 0])).eval()}
-    report = quick(models, (x, y, np.arange(60) % 2))
+    report = report_on(models, (x, y, np.arange(60) % 2))
     row = next(r for r in report.summary["comparisons"] if r["norm"] == "l2" and r["radius"] == 0.3)
     errors = [report.summary["models"][name]["norms"]["l2"][1]["measures"]["worst"]["error"] for name in "ab"]
     assert row["difference"] == pytest.approx(errors[1] - errors[0])
@@ -241,50 +241,50 @@ def test_models_side_by_side() -> None:
     assert repr(report).startswith("RobustnessReport(a: error ")
 
 
-def test_invalid_arguments(tmp_path: Path) -> None:
+def test_invalid_arguments_raise(tmp_path: Path) -> None:
     model = linear(np.ones(4)).eval()
     for change, message in (
         ({"norm": "l3"}, "norm is 'l3'; expected 'l1', 'l2', 'linf'"),
         ({"norm": [2, 3]}, r"norm is \[2, 3\]; expected 'l1', 'l2', 'linf'"),
         ({"radii": [0.0]}, "expected at least one positive number"),
-        ({"attacks": ["cw"]}, "attacks contains 'cw'; expected some of fgm, pgm, search, apgd-ce"),
-        ({"n_jobs": 0}, "n_jobs is 0; expected a number of processes, or -1 for all cores"),
+        ({"attacks": ["cw"]}, "attacks contains 'cw'; expected"),
+        ({"n_jobs": 0}, "n_jobs is 0; expected"),
         ({"rng": None, "cache": tmp_path}, "cache is given and rng is None; expected a seed"),
     ):
         with pytest.raises(ValueError, match=message):
-            quick(model, data(), **change)
-    with pytest.raises(ValueError, match=r"expected \.pt2 or \.onnx"):  # a pickle could run any code
-        quick(str(tmp_path / "model.pkl"), data())
+            report_on(model, data(), **change)
+    with pytest.raises(ValueError, match=r"expected \.pt2 or \.onnx"):  # pickled models could run any code
+        report_on(str(tmp_path / "model.pkl"), data())
     x, y = data()
     with pytest.raises(ValueError, match="data has 60 points and 2 groups; expected one per point"):
-        quick(model, (x, y, [1, 2]))
-    with pytest.raises(ValueError, match="y has the label 2; expected whole numbers from 0 to 1, as model"):
-        quick(model, (x, y + 1))
+        report_on(model, (x, y, [1, 2]))
+    with pytest.raises(ValueError, match="y has the label 2; expected"):
+        report_on(model, (x, y + 1))
 
 
-def test_cache_tells_models_with_equal_clean_outputs_apart(tmp_path: Path) -> None:
+def test_cache_distinguishes_models_with_equal_clean_outputs(tmp_path: Path) -> None:
     x, y = np.array([[-1.0], [-0.9], [0.9], [1.0]]), np.array([0, 0, 1, 1])
 
     def threshold(at: float) -> Any:
         return lambda x: np.eye(2)[(x[:, 0] > at).astype(int)]
 
     options: Any = {"norm": "linf", "radii": [1.0], "cache": tmp_path}
-    first, second = (quick({"model": threshold(at)}, (x, y), **options) for at in (-0.8, 0.8))
+    first, second = (report_on({"model": threshold(at)}, (x, y), **options) for at in (-0.8, 0.8))
     assert first.summary["models"] != second.summary["models"]
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_every_module_gets_its_mode_back() -> None:
+def test_training_mode_of_every_module_is_restored() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).train()
     network[1].eval()  # frozen
     modes = [part.training for part in network.modules()]
-    quick({"model": network}, (np.zeros((4, 2)), np.zeros(4, dtype=int)))
+    report_on({"model": network}, (np.zeros((4, 2)), np.zeros(4, dtype=int)))
     assert [part.training for part in network.modules()] == modes
 
 
-def test_close_radii_and_etas_do_not_collide(tmp_path: Path) -> None:
-    """In the report, in its files and in the cache, numbers that agree to six digits stay apart."""
+def test_nearly_equal_radii_and_etas_are_distinguished(tmp_path: Path) -> None:
+    """Numbers that agree to eleven digits stay distinct in the report, its files and the cache."""
     x = np.linspace(-1.0, 1.0, 8)[:, None]
     radii, etas, calls = [0.3, 0.3 + 1e-12], (1.0, 1.0 + 1e-12), []
 
@@ -293,48 +293,50 @@ def test_close_radii_and_etas_do_not_collide(tmp_path: Path) -> None:
         return np.concatenate([-x, x], axis=1)
 
     options: Any = {"norm": "linf", "radii": radii, "etas": etas, "cache": tmp_path}
-    first = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    first = report_on(model, (x, (x[:, 0] > 0).astype(int)), **options)
     calls.clear()
-    again = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
-    assert len(calls) == 9  # outputs at the data and in both balls identify the model; the rest is cached
+    again = report_on(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    assert len(calls) == 9  # only the outputs that identify the model in the cache are computed
     assert again.summary == first.summary
     levels = json.loads(first.save(tmp_path / "report.json").read_text())["models"]["model"]["norms"]["linf"]
     assert [level["radius"] for level in levels] == radii
     assert [[risk["eta"] for risk in level["risks"]] for level in levels] == [list(etas)] * 2
     values = [level["measures"]["noise"]["loss"] for level in levels]
     values += [risk["value"] for level in levels for risk in level["risks"]]
-    assert len(set(values)) == 6  # of different random points
+    assert len(set(values)) == 6  # the random points differ
     rows = csv.DictReader(StringIO(first.save(tmp_path / "report.csv").read_text()))
     risks = {(float(row["radius"]), float(row["eta"])) for row in rows if row["measure"] == "risk"}
     assert risks == {(radius, eta) for radius in radii for eta in etas}
 
 
-def test_rng_decides_the_random_numbers() -> None:
+def test_rng_determines_the_random_numbers() -> None:
     source = np.random.default_rng(0)
-    reports = [quick(linear(SLOPE), data(20), rng=rng).summary for rng in (3, 3, None, None, source, source)]
+    reports = [
+        report_on(linear(SLOPE), data(20), rng=rng).summary for rng in (3, 3, None, None, source, source)
+    ]
     noise = [report["models"]["model"]["norms"]["l2"][-1]["measures"]["noise"]["loss"] for report in reports]
     assert noise[0] == noise[1]
     assert len(set(noise)) == 5
     entropy = int(re.findall(r"\d+", reports[2]["rng"])[0])
-    assert quick(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
+    assert report_on(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
 
 
 def test_columns_of_a_data_frame_name_the_features() -> None:
     pandas = pytest.importorskip("pandas")
     x, y = data()
-    report = quick(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
+    report = report_on(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
     changes = report.summary["models"]["model"]["fragile"]["l2"][0]["changes"]
     assert {change["feature"] for change in changes} == set("abcd")
 
 
-def test_feature_of_scale_zero_never_moves() -> None:
+def test_feature_of_scale_zero_is_not_perturbed() -> None:
     x, y = data()
-    slope, sizes = np.array([1.0, 0.5, 0.2, 3.0]), [1.0, 2.0, 1.0, 0.0]
-    report = quick(linear(slope).eval(), (x, y), feature_scale=sizes, norm="l2", steps=20)
+    slope, scales = np.array([1.0, 0.5, 0.2, 3.0]), [1.0, 2.0, 1.0, 0.0]
+    report = report_on(linear(slope).eval(), (x, y), feature_scale=scales, norm="l2", steps=20)
     row = report.summary["models"]["model"]["norms"]["l2"][-1]
     margin = (2 * y - 1) * (x @ slope + 0.1)
-    reach = RADII[-1] * np.linalg.norm(slope * sizes)
-    assert row["measures"]["worst"]["error"] == np.mean(margin < reach)
+    largest_change = RADII[-1] * np.linalg.norm(slope * scales)
+    assert row["measures"]["worst"]["error"] == np.mean(margin < largest_change)
     for point in report.summary["models"]["model"]["fragile"]["l2"]:
         assert {entry["feature"]: entry["change"] for entry in point["changes"]}["x3"] == 0
 
@@ -347,7 +349,7 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
         "def make():\n    return first\n"
     )
     monkeypatch.chdir(tmp_path)
-    get_reusable_executor().shutdown()  # its workers have another working directory
+    get_reusable_executor().shutdown()  # its workers run in another working directory
     words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "0:1:3"]
     run = CliRunner().invoke(app, [*words, "--norm", "linf", "--out", "out/page.html"])
     assert run.exit_code == 0, run.output
@@ -376,9 +378,8 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
         assert page.complaints == []
 
 
-def test_only_progress_needs_an_extra() -> None:
-    """It changes no result; without it a report needs neither hypothesis nor rich."""
-    quiet, shown = (quick(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=shown) for shown in (False, True))
+def test_progress_changes_no_result_and_only_progress_needs_rich() -> None:
+    quiet, shown = (report_on(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=on) for on in (False, True))
     assert quiet.summary == shown.summary
     code = (
         "import sys; sys.modules['hypothesis'] = sys.modules['rich'] = None\n"
@@ -399,7 +400,7 @@ def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest
     monkeypatch.setattr(attack_suite, "has_torchattacks", lambda: True)
     for expected, (name, of, x, norm, threat) in (
         (True, ("fab", model, images, "linf", box)),
-        (False, ("apgd-dlr", model, images, "l2", box)),  # two classes
+        (False, ("apgd-dlr", model, images, "l2", box)),  # needs more than two classes
         (False, ("fab", model, images, "linf", free)),
         (False, ("square", model, table, "linf", box)),
         (False, ("fab", model, images, "l1", box)),
@@ -410,7 +411,7 @@ def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest
 
 @pytest.mark.slow
 def test_worst_error_agrees_with_autoattack() -> None:
-    """The report runs the attacks of AutoAttack, and finds its errors up to two images."""
+    """The errors may differ by two of 60 images."""
     torchattacks = pytest.importorskip("torchattacks")
     digits = load("digits")
     tested, labels = (part[:60] for part in digits.tensors("test"))
@@ -429,6 +430,6 @@ def test_worst_error_agrees_with_autoattack() -> None:
         assert set(attack_suite.TORCHATTACKS) < set(measures)
         with torch.random.fork_rng(devices=[]):
             attack = torchattacks.AutoAttack(model, norm=name, eps=radius, n_classes=10, seed=0)
-            broken = attack(tested, labels)
-        theirs = np.mean((model(broken).argmax(-1) != labels).numpy())
+            attacked = attack(tested, labels)
+        theirs = np.mean((model(attacked).argmax(-1) != labels).numpy())
         assert abs(measures["worst"]["error"] - theirs) <= 2 / 60

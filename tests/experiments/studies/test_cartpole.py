@@ -1,6 +1,4 @@
-"""The cart-pole study: dynamics, compiled learning, and runs."""
-
-from __future__ import annotations
+"""The cart-pole study: dynamics, compiled learning and runs."""
 
 import json
 from dataclasses import replace
@@ -12,8 +10,16 @@ import pytest
 
 from phiball.backends import rng
 from phiball.experiments.framework.study_runs import run_study
-from phiball.experiments.studies.cartpole.environment import EDGE, START, Backup, Physics, learn, move, play
-from phiball.experiments.studies.cartpole.report import METHODS, PLACES
+from phiball.experiments.studies.cartpole.environment import (
+    MAX_POSITION,
+    START,
+    Backup,
+    Physics,
+    learn,
+    move,
+    play,
+)
+from phiball.experiments.studies.cartpole.report import METHODS, PROBLEM_NAMES
 from phiball.experiments.studies.cartpole.study import PROBLEMS, SCALES, STUDY, Config, backups
 from phiball.refimpl.qlearning import Grid, Maximum, StatePerturbation, Transition, q_update
 
@@ -25,12 +31,12 @@ PHYSICS = {
 }
 ROUNDING = 4 * float(np.finfo(float).eps)
 TINY = replace(SCALES["smoke"], trials=3, episodes=45, evaluations=2, train_cap=60, eval_cap=90)
-REACH = (2.4, 3.0, 0.2094, 3.5)
-COARSE = Grid(tuple(-r for r in REACH), REACH, (1, 1, 6, 12))
+STATE_LIMITS = (2.4, 3.0, 0.2094, 3.5)
+COARSE = Grid(tuple(-r for r in STATE_LIMITS), STATE_LIMITS, (1, 1, 6, 12))
 
 
-def gymnasium_like(physics: Physics) -> Any:
-    """Gymnasium's problem with other physics, including the quantities it derives once."""
+def gymnasium_environment(physics: Physics) -> Any:
+    """Gymnasium's cart-pole with other physics; its derived quantities are updated too."""
     env = pytest.importorskip("gymnasium").make("CartPole-v1").unwrapped
     env.gravity, env.masspole, env.length = physics.gravity, physics.mass, physics.length
     env.total_mass = env.masspole + env.masscart
@@ -39,12 +45,12 @@ def gymnasium_like(physics: Physics) -> Any:
 
 
 @pytest.mark.parametrize("physics", PHYSICS.values(), ids=PHYSICS)
-def test_steps_match_gymnasium(physics: Physics) -> None:
-    env, draw = gymnasium_like(physics), np.random.default_rng(0)
+def test_steps_agree_with_gymnasium(physics: Physics) -> None:
+    env, draw = gymnasium_environment(physics), np.random.default_rng(0)
     ends, theirs, ours = [], [], []
     for episode in range(60):
         env.reset(seed=episode)
-        aim = draw.choice([-0.1, 0.1])  # a leaning pole drives the cart over the edge
+        aim = draw.choice([-0.1, 0.1])  # balancing a leaning pole drives the cart over the edge
         for _ in range(250):
             state = np.array(env.state)
             steered = int(state[2] + 0.3 * state[3] > aim)
@@ -56,11 +62,11 @@ def test_steps_match_gymnasium(physics: Physics) -> None:
             theirs.append(env.state)
             ours.append(again)
             if ended:
-                ends.append(abs(again[0]) > EDGE)
+                ends.append(abs(again[0]) > MAX_POSITION)
                 break
     np.testing.assert_allclose(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
     assert len(ends) - sum(ends) > 5  # the pole fell
-    assert sum(ends) > 5 or physics.gravity > 10  # the cart left
+    assert sum(ends) > 5 or physics.gravity > 10  # the cart left the track
 
 
 @pytest.mark.parametrize(
@@ -72,13 +78,13 @@ def test_steps_match_gymnasium(physics: Physics) -> None:
     ],
     ids=["regular", "outside", "inside"],
 )
-def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup: Backup) -> None:
-    """A plain loop, with the library's update for robust methods."""
+def test_compiled_learning_and_play_agree_with_gymnasium(physics: Physics, backup: Backup) -> None:
+    """The loop uses `q_update` for robust methods."""
     cap, discount = 60, 0.9
     draw = np.random.default_rng(1)
     starts, numbers = draw.uniform(-START, START, (20, 4)), draw.random((20, cap, 2))
     Q = np.full((COARSE.n_states, 2), 2.0)
-    env, lengths = gymnasium_like(physics), []
+    env, lengths = gymnasium_environment(physics), []
     for start, drawn in zip(starts, numbers, strict=True):
         env.reset()
         env.state = start.copy()
@@ -115,7 +121,7 @@ def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup:
     assert play(table, COARSE, starts, 300, physics).tolist() == played
 
 
-def test_truncated_episode_is_bootstrapped() -> None:
+def test_truncated_episode_is_bootstrapped_and_terminated_one_is_not() -> None:
     def after(start: list[float]) -> float:
         Q = np.full((COARSE.n_states, 2), 5.0)
         one = np.ones(1)
@@ -128,7 +134,7 @@ def test_truncated_episode_is_bootstrapped() -> None:
     assert after([0.0, 0.0, 0.2, 3.0]) == pytest.approx(0.5 * 5 + 0.5 * 1)  # the pole falls
 
 
-def test_physics_and_methods_of_the_paper() -> None:
+def test_problems_and_methods_are_those_of_the_paper() -> None:
     found = [p.numbers() for p in PROBLEMS.values()]
     assert found == [(9.8, 0.1, 0.5), (9.8, 0.2, 0.5), (9.8, 0.1, 0.25), (49.0, 0.1, 0.5)]
     grid = Grid((-1.0, -1.0, -1.0, -2.0), (1.0, 1.0, 1.0, 2.0), (1, 2, 4, 4))
@@ -143,8 +149,8 @@ def test_physics_and_methods_of_the_paper() -> None:
     }
 
 
-def test_methods_of_a_trial_differ_in_the_radius_alone() -> None:
-    """With a radius that reaches no other cell, every method equals the regular one exactly."""
+def test_robust_methods_with_a_tiny_radius_equal_the_regular_method() -> None:
+    """A tiny radius reaches no other cell."""
     task = STUDY.tasks(TINY)[0]
     row = STUDY.compute_task(replace(TINY, rho=1e-12), task, rng(1))
     assert row["returns"]["regular"] == row["returns"]["outside"] == row["returns"]["inside"]
@@ -162,7 +168,7 @@ def test_run_is_the_same_with_one_and_two_jobs(tmp_path: Path) -> None:
     for row in one.rows:
         for method in METHODS:
             assert np.shape(row["lengths"][method]) == (row["trials"], 3)  # 45 episodes in windows of 20
-            for place in PLACES:
+            for place in PROBLEM_NAMES:
                 returns = row["returns"][method][place]
                 assert 5 < min(returns) <= max(returns) <= TINY.eval_cap
                 assert row[f"{method} {place}"] == pytest.approx(sum(returns) / len(returns))

@@ -1,7 +1,5 @@
 """The numbers in the comparisons with the paper are on the studies' pages."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -14,7 +12,7 @@ from tests.support.paths import ROOT
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def test_our_numbers_are_on_the_pages_and_the_figures_exist() -> None:
+def test_our_numbers_are_on_the_pages_and_figures_exist() -> None:
     for (study, _), comparison in COMPARISONS.items():
         text = (ROOT / f"experiments/studies/{study}/README.md").read_text(encoding="utf-8")
         page = set(NUMBER.findall(text))
@@ -28,7 +26,7 @@ def test_our_numbers_are_on_the_pages_and_the_figures_exist() -> None:
     assert all(comparison.figure.startswith(b"\x89PNG") for comparison in comparisons())
 
 
-def test_the_papers_numbers_are_in_its_source() -> None:
+def test_numbers_of_the_paper_are_in_its_source() -> None:
     rows = COMPARISONS["cartpole", "training.png"].rows
     shown = [[float(number) for cell in row[1:3] for number in NUMBER.findall(cell)] for row in rows]
     assert shown == [[number for pair in pairs for number in pair] for pairs in PAPER.values()]

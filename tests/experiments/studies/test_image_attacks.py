@@ -1,6 +1,4 @@
-"""Errors under attack of classifiers with known errors, and APGD image by image."""
-
-from __future__ import annotations
+"""Attacks find the known errors of linear classifiers."""
 
 from math import inf
 from typing import Any
@@ -19,7 +17,7 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_apgd_checkpoints_match_the_article() -> None:
+def test_apgd_checkpoints_agree_with_its_article() -> None:
     assert checkpoints(100) == [22, 41, 57, 70, 80, 87, 93, 99]
     assert checkpoints(10) == [3, 5, 6, 7, 8, 9, 10]
     assert checkpoints(1) == [1]
@@ -27,30 +25,30 @@ def test_apgd_checkpoints_match_the_article() -> None:
 
 @pytest.mark.parametrize("ball", [Ball(2, 0.8), Ball(inf, 0.3)], ids=str)
 def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> None:
-    """With two classes (a third is far below), an image is fooled beyond the radius margin / dual norm."""
+    """An image is misclassified if its margin divided by the dual norm of w is below the radius."""
     draws = np.random.default_rng(2)
     w = draws.normal(size=6)
     x = draws.normal(size=(60, 6))
-    holds = np.abs(x @ w) / np.linalg.norm(w, 1 if ball.norm == inf else 2)
-    clear = np.abs(holds - ball.radius) > 0.02 * ball.radius
-    x, holds = x[clear], holds[clear]
+    safe_radius = np.abs(x @ w) / np.linalg.norm(w, 1 if ball.norm == inf else 2)
+    clear = np.abs(safe_radius - ball.radius) > 0.02 * ball.radius
+    x, safe_radius = x[clear], safe_radius[clear]
     y = torch.tensor((x @ w < 0).astype(np.int64))
     model = linear_classifier(np.stack([w, -w, 0 * w]), [0.0, 0.0, -100.0])
     images = torch.tensor(x, dtype=torch.float32).reshape(-1, 1, 2, 3)
-    want = holds > ball.radius
+    robust = safe_radius > ball.radius
     ok = torch.ones(len(x), dtype=torch.bool)
-    ok[int(np.argmax(want))] = False  # misclassified before, so not attacked
-    still = after_apgd(model, images, y, ok, ball, 20, rng(0))
-    assert 5 < want.sum() < len(want) - 5
-    assert np.array_equal(still.numpy(), want & ok.numpy())
+    ok[int(np.argmax(robust))] = False  # already misclassified, so not attacked
+    robust_after_attack = after_apgd(model, images, y, ok, ball, 20, rng(0))
+    assert 5 < robust.sum() < len(robust) - 5
+    assert np.array_equal(robust_after_attack.numpy(), robust & ok.numpy())
 
 
 # --- Errors by ratio --------------------------------------------------------------------------------
 
 RATIOS = (0.05, 0.1, 0.2, 0.3)
 ALL = dict.fromkeys(ATTACKS, RATIOS)
-# Ratios up to which images are classified correctly, with their counts; negative: misclassified when clean.
-HOLDS = {-0.02: 3, -0.2: 1, 0.045: 2, 0.055: 4, 0.09: 5, 0.11: 1, 0.18: 3, 0.22: 2, 0.27: 4, 0.33: 5}
+# Number of images by the largest ratio at which they are classified correctly; negative if never.
+COUNT_BY_RATIO = {-0.02: 3, -0.2: 1, 0.045: 2, 0.055: 4, 0.09: 5, 0.11: 1, 0.18: 3, 0.22: 2, 0.27: 4, 0.33: 5}
 
 
 def linear_classifier(weights: Any, bias: list[float]) -> Any:
@@ -65,11 +63,11 @@ def test_pgm_finds_all_errors_of_a_linear_classifier(monkeypatch: pytest.MonkeyP
     draws = np.random.default_rng(1)
     w = draws.normal(size=12)
     l1, l2 = np.abs(w).sum(), np.sqrt((w**2).sum())
-    scale = {"l2": 3.0, "linf": 3.0 * l2 / l1}  # margin / dual norm is the same ratio for both
-    holds = draws.permutation(np.repeat(list(HOLDS), list(HOLDS.values())))
-    y = draws.integers(0, 2, len(holds))
-    x = draws.normal(size=(len(holds), 12))
-    x += np.outer((2 * y - 1) * holds * 3.0 * l2 - x @ w, w) / l2**2
+    scale = {"l2": 3.0, "linf": 3.0 * l2 / l1}  # so that both norms have the same ratios
+    safe_radius = draws.permutation(np.repeat(list(COUNT_BY_RATIO), list(COUNT_BY_RATIO.values())))
+    y = draws.integers(0, 2, len(safe_radius))
+    x = draws.normal(size=(len(safe_radius), 12))
+    x += np.outer((2 * y - 1) * safe_radius * 3.0 * l2 - x @ w, w) / l2**2
     model = linear_classifier(np.stack([0 * w, w]), [0.0, 0.0])
     images = torch.tensor(x, dtype=torch.float32).reshape(-1, 1, 3, 4)
     found = errors_by_ratio(model, images, torch.tensor(y), scale, ALL, 15, rng(0))
@@ -77,5 +75,5 @@ def test_pgm_finds_all_errors_of_a_linear_classifier(monkeypatch: pytest.MonkeyP
     assert found["clean"] == pytest.approx(100 * 4 / 30)
     for norm in ("l2", "linf"):
         for ratio in RATIOS:
-            fooled = sum(count for holds, count in HOLDS.items() if holds < ratio)
+            fooled = sum(count for safe_radius, count in COUNT_BY_RATIO.items() if safe_radius < ratio)
             assert found[f"PGM {norm} {ratio:g}"] == pytest.approx(100 * fooled / 30), (norm, ratio)

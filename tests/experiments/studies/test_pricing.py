@@ -1,6 +1,4 @@
-"""The pricing study: exact risks and minimisers, stacked training against the library, and runs."""
-
-from __future__ import annotations
+"""The pricing study: exact risks and minimisers, training of stacked trials, and runs."""
 
 from dataclasses import replace
 from math import inf, sqrt
@@ -63,8 +61,7 @@ def problems(cost: Cost, trials: int = 3) -> tuple[PricingProblem, Any]:
     return PricingProblem(market, cost, x, z), np.random.default_rng(3).normal(size=(trials, 12)) / 3
 
 
-def test_true_risk_to_all_digits() -> None:
-    """Three features in two dimensions, by Gauss-Hermite quadrature."""
+def test_true_risk_agrees_with_gauss_hermite_quadrature() -> None:
     draw = np.random.default_rng(5)
     market = Market(*(draw.normal(size=shape) / 2 for shape in ((1, 2), (1, 2), (1, 3, 2), (1, 3))))
     risk = true_risk(market)
@@ -73,20 +70,20 @@ def test_true_risk_to_all_digits() -> None:
     x = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
     g = np.cos(x @ market.omega[0].T + market.b[0])
     a, b = np.tanh(3 * x @ market.beta1[0]), np.exp(-2 * x @ market.beta2[0])
-    # The accuracy of the quadrature for a tanh of this slope.
+    # The tolerance is the accuracy of the quadrature for this tanh.
     np.testing.assert_allclose(risk.H[0], -(g.T * (weights * a)) @ g, atol=1e-6)
     np.testing.assert_allclose(risk.q[0], -(weights * b) @ g, atol=1e-12)
     assert np.abs(risk.H[0]).min() > 1e-3
 
 
-def check_minimiser(H: Any, q: Any, theta: Any, radius: float) -> None:
-    """Check the sufficient conditions for theta to be a minimiser over the ball."""
-    push = -(q / 2 + H @ theta)  # lambda theta
+def assert_minimiser(H: Any, q: Any, theta: Any, radius: float) -> None:
+    """Assert the sufficient conditions for a minimiser of theta.H theta + q.theta over the ball."""
+    multiplier_theta = -(q / 2 + H @ theta)
     length = np.linalg.norm(theta)
     scale = np.abs(H).max() * radius + np.abs(q).max()
     assert length <= radius * (1 + 1e-9)
-    multiplier = push @ theta / max(length**2, 1e-300) if length > 1e-9 else 0.0
-    np.testing.assert_allclose(push, multiplier * theta, atol=1e-8 * scale)
+    multiplier = multiplier_theta @ theta / max(length**2, 1e-300) if length > 1e-9 else 0.0
+    np.testing.assert_allclose(multiplier_theta, multiplier * theta, atol=1e-8 * scale)
     assert multiplier >= -1e-8 * scale
     assert np.linalg.eigvalsh(H)[0] + multiplier >= -1e-8 * scale
     if length < radius * (1 - 1e-9):
@@ -98,20 +95,20 @@ def test_least_in_ball_satisfies_the_optimality_conditions() -> None:
     H = draw.normal(size=(20, 6, 6))
     H = H + H.swapaxes(1, 2)
     q = draw.normal(size=(20, 6))
-    H[5:10] = H[5:10] @ H[5:10]  # positive: minima inside for a large radius
-    H[10:15, 3:, :] = H[10:15, :, 3:] = 0  # a null space, with and without gradient along it
+    H[5:10] = H[5:10] @ H[5:10]  # positive definite, with the minimum inside a large ball
+    H[10:15, 3:, :] = H[10:15, :, 3:] = 0  # a null space, with and without a gradient in it
     q[12:15, 3:] = 0
-    H[15], q[15] = np.diag([-1.0, 2, 2, 2, 2, 2]), np.eye(6)[1]  # no gradient along the negative eigenvalue
+    H[15], q[15] = np.diag([-1.0, 2, 2, 2, 2, 2]), np.eye(6)[1]  # no gradient along the negative eigenvector
     H[16:18], q[16] = 0, 0
     H[18], q[18] = -np.eye(6), 0
     for radius in (0.05, 1.0, 50.0):
         theta = least_in_ball(Quadratic(H, q), radius)
         for t in range(20):
-            check_minimiser(H[t], q[t], theta[t], radius)
+            assert_minimiser(H[t], q[t], theta[t], radius)
 
 
 @pytest.mark.parametrize("cost", [Cost(), BOUNDED])
-def test_gradients_match_differences_of_the_costs(cost: Cost) -> None:
+def test_gradients_agree_with_finite_differences(cost: Cost) -> None:
     problem, theta = problems(cost)
     h = 1e-6
     numeric = np.empty_like(theta)
@@ -129,8 +126,7 @@ def test_gradients_match_differences_of_the_costs(cost: Cost) -> None:
 
 @pytest.mark.parametrize("cost", [Cost(), BOUNDED])
 @pytest.mark.parametrize("estimator", [SG(3), RTMLMC(4)])
-def test_stacked_gradient_matches_regularized_loss(cost: Cost, estimator: Any) -> None:
-    """On one trial, with the same random numbers."""
+def test_stacked_gradient_of_one_trial_agrees_with_regularized_loss(cost: Cost, estimator: Any) -> None:
     market, theta = markets(1), problems(cost, 1)[1]
     x, z = draw_data(market, 7, 5, rng(2))
     problem = PricingProblem(market, cost, x, z)
@@ -153,8 +149,8 @@ def test_stacked_gradient_matches_regularized_loss(cost: Cost, estimator: Any) -
     assert np.linalg.norm(expected) > 0.01
 
 
-def test_trials_do_not_mix() -> None:
-    """RT-MLMC has a different number of points in each trial; its mean must equal that of SG in all."""
+def test_gradients_of_stacked_trials_are_independent() -> None:
+    """In every trial, the mean of RT-MLMC agrees with SG, although the numbers of points differ."""
     problem, theta = problems(Cost())
     draw = rng(12)
 
@@ -168,7 +164,7 @@ def test_trials_do_not_mix() -> None:
     assert np.abs(sg[0] - sg[1]).max() > 0.05
 
 
-def test_descent_finds_the_exact_erm() -> None:
+def test_descent_converges_to_the_exact_erm() -> None:
     problem, _ = problems(Cost())
     risk = empirical_risk(problem.market, problem.x, problem.z)
     least = risk(least_in_ball(risk, 3.0))
@@ -191,8 +187,7 @@ def test_run_writes_improvements_over_erm(tmp_path: Path, reading: str, norm: st
             assert len(row[f"{name}_trials"]) == 3
 
 
-def test_excess_with_bounded_prices() -> None:
-    """Against R* and the risk of a rule on an independent sample."""
+def test_excess_risk_with_bounded_prices_agrees_with_monte_carlo() -> None:
     market = markets(2)
     theta = np.random.default_rng(3).normal(size=(1, 2, 12))
     config = replace(TINY, reading="prices", test_points=60_000)
@@ -203,7 +198,7 @@ def test_excess_with_bounded_prices() -> None:
         a, b = np.tanh(3 * x @ market.beta1[t]), np.exp(-2 * x @ market.beta2[t])
         w = np.clip(np.cos(x @ market.omega[t].T + market.b[t]) @ theta[0, t], 0, 2)
         top = np.where(a >= -b / 4, 4 * a + 2 * b, -(b**2) / np.minimum(4 * a, -1e-9))
-        spread = 4.9 * sqrt(2 / n)
-        assert abs(best[t] + top.mean()) < spread * top.std()
+        z = 4.9 * sqrt(2 / n)  # exceeded with probability 1e-6
+        assert abs(best[t] + top.mean()) < z * top.std()
         lost = top - (a * w + b) * w
-        assert abs(gaps[0, t] - lost.mean()) < spread * lost.std()
+        assert abs(gaps[0, t] - lost.mean()) < z * lost.std()

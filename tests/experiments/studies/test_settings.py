@@ -1,6 +1,4 @@
-"""The study of settings: the objectives of its methods, its two stages, and adding seeds to a run."""
-
-from __future__ import annotations
+"""The study of settings: objectives of its methods, its two stages and additional seeds."""
 
 import json
 from dataclasses import replace
@@ -48,18 +46,18 @@ def stage(table: Table, name: str) -> list[dict[str, Any]]:
 # --- Objectives -------------------------------------------------------------------------------------
 
 
-def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
-    """Return the loss after one call of a method, the result, and the initial state."""
+def call_method(name: str) -> tuple[LinearLoss, Any, Any]:
+    """Call a method once; return the loss with its records, the result and the initial state."""
     (method,) = method_grid((name,), "mnist", "linf").values()
     loss = LinearLoss()
-    kept = [] if method.first is None else [method.first(loss.x, rng(2))]
+    kept = [] if method.initial_state is None else [method.initial_state(loss.x, rng(2))]
     out = method.objective(loss, loss.x, rng(3), *kept)  # type: ignore[call-arg]
     assert sum(len(x) for x in loss.at) == 6 * method.evaluations
     return loss, out, kept
 
 
-def test_n_fgsm_steps_one_radius_from_wider_noise_without_projection() -> None:
-    loss, value, _ = trained_at("N-FGSM")
+def test_n_fgsm_takes_one_step_from_wider_noise_without_projection() -> None:
+    loss, value, _ = call_method("N-FGSM")
     noisy = white_noise(loss.x, Ball(np.inf, 0.3), rng=rng(3))
     assert torch.equal(loss.at[0], noisy)
     assert torch.allclose(loss.at[1], noisy + 0.15 * loss.g.sign())
@@ -67,13 +65,13 @@ def test_n_fgsm_steps_one_radius_from_wider_noise_without_projection() -> None:
     assert float(value) == pytest.approx(float((loss.at[1] * loss.g).flatten(1).sum(-1).mean()), rel=1e-5)
 
 
-def test_atta_moves_its_stored_perturbation() -> None:
-    loss, (value, kept), (first,) = trained_at("ATTA-1")
+def test_atta_updates_its_stored_perturbation() -> None:
+    loss, (value, kept), (first,) = call_method("ATTA-1")
     assert torch.allclose(loss.x + first, white_noise(loss.x, Ball(np.inf, 0.15), rng=rng(2)))
     assert torch.allclose(loss.at[0], loss.x + first)
-    want = (first + 0.15 * loss.g.sign()).clamp(-0.15, 0.15)
-    assert torch.allclose(kept, want, atol=1e-6)
-    assert torch.allclose(loss.at[1], loss.x + want, atol=1e-6)
+    expected = (first + 0.15 * loss.g.sign()).clamp(-0.15, 0.15)
+    assert torch.allclose(kept, expected, atol=1e-6)
+    assert torch.allclose(loss.at[1], loss.x + expected, atol=1e-6)
     assert float(value) == pytest.approx(float((loss.at[1] * loss.g).flatten(1).sum(-1).mean()), rel=1e-5)
 
 
@@ -97,15 +95,13 @@ def test_setting_and_rate_are_chosen_on_held_out_images(monkeypatch: pytest.Monk
     assert len({r["seed"] for r in reported}) == 2
     (differences,) = [shown for shown in tables(table) if shown.title.startswith("Differences from")]
     for line in differences.rows:
-        ours, theirs = (
-            [r["clean"] for r in reported if r["method"] == method] for method in (line[0], REFERENCE)
-        )
+        ours, theirs = ([r["clean"] for r in reported if r["method"] == m] for m in (line[0], REFERENCE))
         assert line[1].startswith(f"{np.mean(np.subtract(ours, theirs)):+.1f}")
 
 
 @pytest.mark.slow
-def test_seeds_are_added_to_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Existing rows stay, and the new rows equal those of a single run with more seeds."""
+def test_seeds_can_be_added_to_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Existing rows are kept, and the result equals a single run with all seeds."""
     use_images(monkeypatch, digits())
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
     few = replace(TINY, methods=(REFERENCE, "ATTA-1"), rates=(1e-2,))

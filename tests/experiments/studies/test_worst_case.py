@@ -1,6 +1,4 @@
-"""The study of worst-case distributions: its loss, its values by closed forms, and its report."""
-
-from __future__ import annotations
+"""The study of worst-case distributions: its loss, values in closed form and report."""
 
 from dataclasses import replace
 from functools import cache
@@ -58,7 +56,7 @@ def test_networks_are_drawn_from_the_stated_seeds(reading: str, seed: int, divis
     assert row["top_from"] > 4
 
 
-def test_local_maxima_are_counted_by_prominence() -> None:
+def test_count_of_local_maxima_agrees_with_find_peaks() -> None:
     source = np.random.default_rng(1)
     for _ in range(300):
         f = np.cumsum(source.standard_normal(source.integers(1, 60)))
@@ -70,7 +68,7 @@ def test_local_maxima_are_counted_by_prominence() -> None:
 # --- The worst cases --------------------------------------------------------------------------------
 
 
-def value_by_hand(regularisation: str, f: Any, eta: float, alpha: float) -> float:
+def closed_form(regularisation: str, f: Any, eta: float, alpha: float) -> float:
     """The dual value by the closed forms of Examples 1 to 5."""
     if regularisation == "indicator":
         whole, part = divmod(alpha * len(f), 1)
@@ -89,19 +87,19 @@ def value_by_hand(regularisation: str, f: Any, eta: float, alpha: float) -> floa
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("regularisation", study.REGULARISATIONS)
-def test_values_are_the_closed_forms(reading: str, regularisation: str) -> None:
+def test_values_agree_with_closed_forms(reading: str, regularisation: str) -> None:
     f = losses(reading)
     found = rows(part="density", reading=reading, regularisation=regularisation)
     assert len(found) == 4
     for row, alpha, eta in zip(found, CONFIG.alphas, CONFIG.etas, strict=True):
         assert row["eta"] == pytest.approx(eta * (f.max() - f.min()), rel=1e-14)
         assert row["alpha"] == alpha
-        assert row["value"] == pytest.approx(value_by_hand(regularisation, f, row["eta"], alpha), rel=1e-10)
+        assert row["value"] == pytest.approx(closed_form(regularisation, f, row["eta"], alpha), rel=1e-10)
         assert abs(row["dual_minus_primal"]) <= 1e-12 * f.max()
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_density_and_atom_have_mass_one(reading: str) -> None:
+def test_density_and_atom_have_total_mass_one(reading: str) -> None:
     f = losses(reading)
     for row in rows(part="density", reading=reading):
         assert row["mass"] == pytest.approx(1, abs=1e-12)

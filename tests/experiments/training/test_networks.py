@@ -1,7 +1,5 @@
 """The networks of Section 6.1: layers, outputs and seeds."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -11,7 +9,7 @@ from phiball.experiments.training.image_networks import cnn, network  # noqa: E4
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_layers_of_the_paper() -> None:
+def test_cnn_has_the_layers_of_the_paper() -> None:
     model = cnn()
     filters = [tuple(m.weight.shape) for m in model if hasattr(m, "weight")]
     assert filters == [(64, 1, 8, 8), (128, 64, 6, 6), (128, 128, 5, 5), (10, 128)]
@@ -30,7 +28,7 @@ def test_seed_sets_the_weights_without_changing_global_state(shape: tuple[int, i
     assert torch.equal(after, torch.rand(1))
 
 
-def test_small_images_use_a_dense_network() -> None:
+def test_network_for_small_images_is_dense() -> None:
     model = network((8, 6), 4, seed=2)
     assert [tuple(p.shape) for p in model.parameters()] == [(32, 48), (32,), (10, 32), (10,)]
     x = torch.rand((3, 1, 8, 6), generator=torch.Generator().manual_seed(0))

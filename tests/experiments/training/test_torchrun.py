@@ -1,6 +1,4 @@
-"""Training under torchrun: the same model as one process, and the same results after a rank dies."""
-
-from __future__ import annotations
+"""Training on two ranks under torchrun agrees with one process and resumes after a rank dies."""
 
 import json
 import subprocess
@@ -48,7 +46,7 @@ def run_on_two_ranks(logs: Path, *command: str, tries: int = 3) -> subprocess.Co
     return done
 
 
-def trained(folder: Path) -> list[Any]:
+def train_on_two_ranks(folder: Path) -> list[Any]:
     """Return the output of each of the two ranks."""
     folder.mkdir(exist_ok=True)
     done = run_on_two_ranks(folder / "logs", worker.__file__, str(folder))
@@ -58,24 +56,24 @@ def trained(folder: Path) -> list[Any]:
 
 @pytest.mark.slow
 @two_ranks
-def test_training_resumes_after_a_rank_died(tmp_path: Path) -> None:
-    whole, killed = trained(tmp_path / "whole"), tmp_path / "killed"
-    assert whole[0] == whole[1]
+def test_training_resumes_after_a_rank_dies_and_agrees_with_one_process(tmp_path: Path) -> None:
+    uninterrupted, killed = train_on_two_ranks(tmp_path / "uninterrupted"), tmp_path / "killed"
+    assert uninterrupted[0] == uninterrupted[1]
     killed.mkdir()
     died = run_on_two_ranks(killed / "logs", worker.__file__, str(killed), "die", tries=1)
     assert died.returncode != 0
     assert not list(killed.glob("*.json"))
     assert (killed / "plain.pt").exists()
-    assert trained(killed) == whole
-    # Without random draws two ranks train as one process does, even if the last batch has one image.
-    training = Training("plain", None, worker.PLAN).go()
-    curve, found = whole[0]["plain"]
+    assert train_on_two_ranks(killed) == uninterrupted
+    # Without random points, two ranks train like one process, even if the last batch has one image.
+    training = Training("plain", None, worker.PLAN).run()
+    curve, found = uninterrupted[0]["plain"]
     np.testing.assert_allclose(curve, training.curve, rtol=1e-5)
     for two, one in zip(found, weights(training.model), strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-3, atol=1e-5)
     # One process rejects a checkpoint of two ranks.
     with pytest.raises(ValueError, match="ranks"):
-        Training("plain", tmp_path / "whole" / "plain.pt", worker.PLAN).go()
+        Training("plain", tmp_path / "uninterrupted" / "plain.pt", worker.PLAN).run()
 
 
 @pytest.mark.slow
@@ -88,7 +86,7 @@ def test_image_study_on_two_ranks_resumes_with_the_same_table(tmp_path: Path) ->
     def table() -> bytes:
         done = run_on_two_ranks(tmp_path / "logs", *command)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.count("wrote ") == 1  # by the first process only
+        assert done.stdout.count("wrote ") == 1  # only the first rank writes
         return (out / "table.csv").read_bytes()
 
     first = table()
@@ -102,7 +100,7 @@ def test_image_study_on_two_ranks_resumes_with_the_same_table(tmp_path: Path) ->
     assert kept.stat().st_mtime_ns == before
 
 
-def test_weighted_means_of_the_parts_of_a_batch_average_to_its_mean() -> None:
+def test_weighted_means_over_ranks_average_to_the_mean_of_the_batch() -> None:
     values = torch.arange(7.0) ** 2
     for n in (1, 2, 5, 7):
         for count in (1, 2, 3, 8):

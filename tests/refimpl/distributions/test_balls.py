@@ -1,9 +1,7 @@
-"""Samples of a ball are exactly uniform for every sampling scheme.
+"""Samples of a ball are uniform, also with antithetic pairs and quasi-random points.
 
-Every statistical test here has a fixed seed and an error level of one in a million.
+Every statistical test here has a fixed seed and a significance level of 1e-6.
 """
-
-from __future__ import annotations
 
 import sys
 from functools import partial
@@ -22,9 +20,9 @@ from tests.support.arrays import Arrays
 from tests.support.distributions import ANY_NORM, LARGE_NORM, NORMS
 
 LEVEL = 1e-6
-Z = 4.9  # two-sided, one in a million
+Z = 4.9  # standard errors, exceeded with probability 1e-6
 DIMENSIONS = [1, 2, 50, 300]
-MODES = [(False, False), (True, False), (False, True), (True, True)]
+ANTITHETIC_QMC = [(False, False), (True, False), (False, True), (True, True)]
 
 
 def moment(k: float, p: float, d: int) -> float:
@@ -36,18 +34,18 @@ def moment(k: float, p: float, d: int) -> float:
 
 
 def draws(norm: float, d: int, mode: tuple[bool, bool], seed: int) -> Any:
-    """Independent points of the unit ball, from every position in a small sample."""
+    """Independent points of the unit ball: one of the four sampled around each of n centres."""
     antithetic, qmc = mode
     n = 2500 if d <= 50 else 500
     points = Ball(norm, 1.0).sample(np.zeros((n, d)), 4, rng=rng(seed), antithetic=antithetic, qmc=qmc)
-    # One point per entry: the four points of an entry may be dependent, entries are independent.
+    # The four points around one centre may be dependent; points around different centres are not.
     return points[np.arange(n), np.arange(n) % 4]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", [*ANY_NORM, LARGE_NORM])
-def test_distribution_is_uniform(norm: float) -> None:
-    for d, mode in product(DIMENSIONS, MODES):
+def test_samples_are_uniform(norm: float) -> None:
+    for d, mode in product(DIMENSIONS, ANTITHETIC_QMC):
         b = draws(norm, d, mode, seed=7)
         length = np.linalg.norm(b, norm, axis=-1)
         assert length.max() <= 1 + 1e-12
@@ -55,13 +53,16 @@ def test_distribution_is_uniform(norm: float) -> None:
         assert stats.kstest(length**d, "uniform").pvalue > LEVEL, (d, mode)
         if d == 50:  # large enough to detect a radius drawn in d/1.3 dimensions
             assert stats.kstest(length ** (1.3 * d), "uniform").pvalue < LEVEL
-        # Every coordinate: |b_j|^norm is Beta(1/norm, (d-1)/norm + 1).
-        one = np.abs(b[np.arange(len(b)), np.arange(len(b)) % d])
+        # Each coordinate: |b_j|^norm is Beta(1/norm, (d-1)/norm + 1).
+        coordinate = np.abs(b[np.arange(len(b)), np.arange(len(b)) % d])
         distribution = "uniform" if norm == inf else stats.beta(1 / norm, (d - 1) / norm + 1).cdf
-        assert stats.kstest(one if norm == inf else one**norm, distribution).pvalue > LEVEL, (d, mode)
+        assert stats.kstest(coordinate if norm == inf else coordinate**norm, distribution).pvalue > LEVEL, (
+            d,
+            mode,
+        )
         # Symmetry: each coordinate is positive half of the time, independently of the next one.
         signs = b[:, : min(d, 60)] > 0
-        bound = Z * sqrt(0.25 / len(b)) if d == 1 else 5.6 * sqrt(0.25 / len(b))  # 60 coordinates: 1e-6/60
+        bound = Z * sqrt(0.25 / len(b)) if d == 1 else 5.6 * sqrt(0.25 / len(b))  # significance level 1e-6/60
         assert np.abs(signs.mean(axis=0) - 0.5).max() < bound, (d, mode)
         if d > 1:
             agree = signs[:, :-1] == signs[:, 1:]
@@ -69,19 +70,19 @@ def test_distribution_is_uniform(norm: float) -> None:
         # Moments in closed form.
         for k in (1, 2, 4):
             exact, spread = moment(k, norm, d), moment(2 * k, norm, d) - moment(k, norm, d) ** 2
-            assert abs((one**k).mean() - exact) < Z * sqrt(spread / len(b)), (d, mode, k)
+            assert abs((coordinate**k).mean() - exact) < Z * sqrt(spread / len(b)), (d, mode, k)
 
 
-def test_every_ball_on_a_line_is_an_interval() -> None:
-    """Powers underflow for large norms, without effect on the points."""
-    for norm, mode in product((1, 1.01, 7, 300, 5000), MODES):
+def test_samples_in_one_dimension_are_uniform_for_large_norms() -> None:
+    """Underflow of powers for large norms does not affect the points."""
+    for norm, mode in product((1, 1.01, 7, 300, 5000), ANTITHETIC_QMC):
         b = draws(norm, 1, mode, seed=11)
         assert stats.kstest(b[:, 0], "uniform", (-1, 2)).pvalue > LEVEL, (norm, mode)
 
 
-def test_every_library_draws_the_same_distribution(arrays: Arrays) -> None:
+def test_samples_of_every_array_library_have_the_exact_moments(arrays: Arrays) -> None:
     z = arrays.asarray(np.tile(np.array([1.0, -2.0, 0.5]), (400, 1)))
-    for norm, (antithetic, qmc) in product(ANY_NORM, MODES):
+    for norm, (antithetic, qmc) in product(ANY_NORM, ANTITHETIC_QMC):
         ball = Ball(norm, 0.5)
         x = ball.sample(z, 6, rng=rng(3), antithetic=antithetic, qmc=qmc)
         assert x.dtype == arrays.dtype
@@ -92,11 +93,11 @@ def test_every_library_draws_the_same_distribution(arrays: Arrays) -> None:
             spread = moment(2 * k, norm, 3) - moment(k, norm, 3) ** 2
             assert np.all(np.abs((b**k).mean(axis=0) - moment(k, norm, 3)) < 5.1 * sqrt(spread / 400)), norm
         assert np.all(np.abs(b.mean(axis=0)) < 5.1 * sqrt(moment(2, norm, 3) / 400)), norm
-        # float32 rounds x = z + b to about 1e-7 of z, below the power of the test.
+        # Few points coincide.
         assert len(np.unique(b[:, 0])) > 390
-        still = Ball(norm, 0.0).sample(z, 3, rng=rng(0), antithetic=antithetic, qmc=qmc)
-        assert np.array_equal(arrays.numpy(still), np.repeat(arrays.numpy(z)[:, None, :], 3, axis=1))
-        if antithetic and not qmc:  # pairs are neighbours
+        unmoved = Ball(norm, 0.0).sample(z, 3, rng=rng(0), antithetic=antithetic, qmc=qmc)
+        assert np.array_equal(arrays.numpy(unmoved), np.repeat(arrays.numpy(z)[:, None, :], 3, axis=1))
+        if antithetic and not qmc:  # the points of a pair are adjacent
             pairs = arrays.numpy(ball.sample(0 * z, 7, rng=rng(0), antithetic=True))
             assert np.array_equal(pairs[:, 0:6:2], -pairs[:, 1:6:2])
 
@@ -111,18 +112,16 @@ def test_clip_moves_outside_points_to_the_faces_of_the_box(arrays: Arrays) -> No
         assert 100 < int(np.sum(arrays.numpy(inside)[..., 0] == 0)) < 400  # about half
 
 
-def test_quasi_random_points_fill_the_ball_more_evenly() -> None:
-    """The mean of a smooth function varies less over Sobol points, and over pairs where it is odd."""
-
-    def spread(norm: float, d: int, **how: bool) -> float:
-        x = Ball(norm, 1.0).sample(np.zeros((400, d)), 64, rng=rng(5), **how)
+def test_antithetic_and_quasi_random_points_reduce_the_variance_of_a_mean() -> None:
+    def deviation(norm: float, d: int, **settings: bool) -> float:
+        x = Ball(norm, 1.0).sample(np.zeros((400, d)), 64, rng=rng(5), **settings)
         t = x.sum(axis=-1) / sqrt(float(Ball(norm, 1.0).variance(np.ones(d))))
         return float((t + 0.1 * t**2).mean(axis=1).std())
 
-    # The variance of a sample variance over 400 entries is 0.5 %: a factor of 1.5 is significant.
+    # The estimated variance has a relative error of 7 %, so a factor of 1.5 is significant.
     for norm, d in product(NORMS, (2, 10)):
-        assert spread(norm, d, antithetic=True) < spread(norm, d) / 1.5
-        assert spread(norm, d, qmc=True) < spread(norm, d) / 1.5
+        assert deviation(norm, d, antithetic=True) < deviation(norm, d) / 1.5
+        assert deviation(norm, d, qmc=True) < deviation(norm, d) / 1.5
     x, same, other = (Ball(2, 1.0).sample(np.zeros((3, 2)), 8, rng=rng(k), qmc=True) for k in (0, 0, 1))
     assert len(np.unique(x[:, :, 0])) == 24  # different points for each entry
     assert np.array_equal(x, same)
@@ -158,11 +157,11 @@ def test_norms_are_accepted_by_name_and_rng_as_a_seed() -> None:
             assert not np.array_equal(first, second)
 
 
-def test_invalid_arguments() -> None:
+def test_invalid_arguments_of_balls_gaussians_and_sample_raise() -> None:
     z = np.zeros((2, 3))
 
-    def sample(z: Any = z, n: Any = 2, source: Any = None, distribution: Any = None, **how: Any) -> Any:
-        return lambda: (distribution or Ball(2, 1.0)).sample(z, n, rng=source or rng(0), **how)
+    def sample(z: Any = z, n: Any = 2, source: Any = None, distribution: Any = None, **settings: Any) -> Any:
+        return lambda: (distribution or Ball(2, 1.0)).sample(z, n, rng=source or rng(0), **settings)
 
     for error, calls in {
         ValueError: {
@@ -179,7 +178,7 @@ def test_invalid_arguments() -> None:
             "event_ndim is 3": sample(event_ndim=3),
             "at least one coordinate": sample(np.zeros((2, 0))),
             "x contains NaN": sample(np.array([[np.nan]])),
-            "leaves the box": sample(np.array([[1.5]]), distribution=Ball(2, 1.0, clip=(0.0, 1.0))),
+            "is outside the box": sample(np.array([[1.5]]), distribution=Ball(2, 1.0, clip=(0.0, 1.0))),
             "21201": sample(np.zeros((1, 21201)), qmc=True),
         },
         TypeError: {

@@ -1,6 +1,4 @@
-"""Balls with feature_scale: the image of a plain ball, in the free coordinates."""
-
-from __future__ import annotations
+"""A ball with feature_scale is a plain ball of the free coordinates, multiplied by their scales."""
 
 import pickle
 from dataclasses import replace
@@ -12,31 +10,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from phiball import ENTROPIC, QUADRATIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted, Uniform, fgm, pgm
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    Tilted,
-    Uniform,
-    adversarial_risk,
-    fgm,
-    pgm,
-    robust_risk,
-    worst_case_density,
-    worst_case_sample,
-)
 from phiball.refimpl.linear import LinearProblem
 from phiball.refimpl.optimize import onto_ball
+from phiball.refimpl.risk import adversarial_risk, robust_risk, worst_case_density, worst_case_sample
 from phiball.refimpl.theory import r2, r3, surrogate
 from tests.support.arrays import Arrays
 from tests.support.distributions import ANY_NORM, NORMS
 
-SIZES = np.array([2.0, 0.0, 0.5, 1.0, 0.0, 3.0])
-MOVING = np.flatnonzero(SIZES)
+SCALE = np.array([2.0, 0.0, 0.5, 1.0, 0.0, 3.0])
+FREE = np.flatnonzero(SCALE)
 MASK = np.array(
     [[1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]
 )
@@ -49,50 +33,46 @@ def normal(seed: int, *shape: int) -> Any:
 def test_samples_are_scaled_samples_of_the_plain_ball(arrays: Arrays) -> None:
     z, s = normal(0, 3, 6), normal(1, 3, 6)
     for norm in ANY_NORM:
-        ball, plain = Ball(norm, 0.7, feature_scale=SIZES), Ball(norm, 0.7)
-        zeros = arrays.asarray(np.zeros((3, len(MOVING))))
+        ball, plain = Ball(norm, 0.7, feature_scale=SCALE), Ball(norm, 0.7)
+        zeros = arrays.asarray(np.zeros((3, len(FREE))))
         for how in ({}, {"antithetic": True}, {"qmc": True}):
             b = np.zeros((3, 8, 6))
-            b[..., MOVING] = SIZES[MOVING] * arrays.numpy(plain.sample(zeros, 8, rng=rng(5), **how))
+            b[..., FREE] = SCALE[FREE] * arrays.numpy(plain.sample(zeros, 8, rng=rng(5), **how))
             x = ball.sample(arrays.asarray(z), 8, rng=rng(5), **how)
             assert x.dtype == arrays.dtype
             assert np.allclose(arrays.numpy(x), z[:, None] + b, atol=20 * arrays.eps)
             assert bool(arrays.xp.all(ball.contains(x, arrays.asarray(z[:, None]))))
         if norm in NORMS:
-            tilts = arrays.asarray((SIZES * s)[:, MOVING])
-            b[..., MOVING], log_w = (
-                arrays.numpy(a) for a in plain.sample_tilted(zeros, tilts, 8, rng=rng(6))
-            )
+            tilts = arrays.asarray((SCALE * s)[:, FREE])
+            b[..., FREE], log_w = (arrays.numpy(a) for a in plain.sample_tilted(zeros, tilts, 8, rng=rng(6)))
             x, found = ball.sample_tilted(arrays.asarray(z), arrays.asarray(s), 8, rng=rng(6))
-            assert np.allclose(arrays.numpy(x), z[:, None] + SIZES * b, atol=20 * arrays.eps)
+            assert np.allclose(arrays.numpy(x), z[:, None] + SCALE * b, atol=20 * arrays.eps)
             assert np.allclose(arrays.numpy(found), log_w, atol=20 * arrays.eps)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_geometry_and_moments_follow_from_a_change_of_coordinates(arrays: Arrays, norm: float) -> None:
+def test_geometry_and_moments_are_those_of_the_scaled_plain_ball(arrays: Arrays, norm: float) -> None:
     g, z = normal(2, 4, 6), normal(3, 4, 6)
-    plain, ball = Ball(norm, 0.7), Ball(norm, 0.7, feature_scale=SIZES)
+    plain, ball = Ball(norm, 0.7), Ball(norm, 0.7, feature_scale=SCALE)
     close: dict[str, Any] = {"rtol": 50 * arrays.eps, "atol": 50 * arrays.eps}
-    like, inner = arrays.asarray(g), (SIZES * g)[:, MOVING]
+    like, free_gradient = arrays.asarray(g), (SCALE * g)[:, FREE]
     for name in ("dual_norm", "variance", "log_mgf"):
         found = arrays.numpy(getattr(ball, name)(like))
-        assert np.allclose(found, getattr(plain, name)(inner), **close), name
+        assert np.allclose(found, getattr(plain, name)(free_gradient), **close), name
     b = np.zeros((4, 6))
-    b[:, MOVING] = SIZES[MOVING] * plain.steepest(inner)
+    b[:, FREE] = SCALE[FREE] * plain.steepest(free_gradient)
     steepest = arrays.numpy(ball.steepest(like))
     assert np.allclose(steepest, b, **close)
     assert np.allclose((g * steepest).sum(-1), 0.7 * arrays.numpy(ball.dual_norm(like)), **close)
     x = z + 3 * normal(4, 4, 6)
-    b[:, MOVING] = SIZES[MOVING] * plain.project(
-        ((x - z) / np.where(SIZES, SIZES, 1))[:, MOVING], np.zeros((4, 4))
-    )
+    b[:, FREE] = SCALE[FREE] * plain.project(((x - z) / np.where(SCALE, SCALE, 1))[:, FREE], np.zeros((4, 4)))
     nearest = ball.project(arrays.asarray(x), arrays.asarray(z))
     assert np.allclose(arrays.numpy(nearest), z + b, **close)
     assert bool(arrays.xp.all(ball.contains(nearest, arrays.asarray(z))))
     within = z + 0.1 * b
     assert np.allclose(arrays.numpy(ball.project(arrays.asarray(within), arrays.asarray(z))), within, **close)
-    inside = np.where(SIZES > 0, x, z)
-    expected = plain.length(((inside - z) / np.where(SIZES, SIZES, 1))[:, MOVING])
+    inside = np.where(SCALE > 0, x, z)
+    expected = plain.length(((inside - z) / np.where(SCALE, SCALE, 1))[:, FREE])
     moved = arrays.asarray(inside - z)
     assert np.allclose(arrays.numpy(ball.length(moved)), expected, **close)
     assert np.all(arrays.numpy(ball.length(arrays.asarray(x - z))) == inf)
@@ -100,23 +80,23 @@ def test_geometry_and_moments_follow_from_a_change_of_coordinates(arrays: Arrays
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_masks_differ_between_data_points(norm: float) -> None:
-    """Each point is uniform in its m free coordinates: |b|^m is uniform on (0, 1)."""
+def test_mask_may_differ_between_data_points(norm: float) -> None:
+    """With m free coordinates, |b|^m is uniform on (0, 1)."""
     ball = Ball(norm, 0.5, feature_scale=np.array([1.0, 2.0, 1.0, 1.0, 4.0, 1.0])).masked(MASK)
     z, s, n = normal(5, 5, 6), normal(6, 5, 6), 4000
     sizes, counts = ball.feature_scale.values, MASK.sum(-1)
     x = ball.sample(z, n, rng=rng(1))
     tilted, log_w = ball.sample_tilted(z, s, n, rng=rng(2))
     for k, m in enumerate(counts):
-        moves = MASK[k] > 0
+        free = MASK[k] > 0
         for points in (x, tilted):
-            assert np.array_equal(points[k][:, ~moves], np.broadcast_to(z[k, ~moves], (n, 6 - m)))
+            assert np.array_equal(points[k][:, ~free], np.broadcast_to(z[k, ~free], (n, 6 - m)))
         if m:
-            b = (x[k] - z[k])[:, moves] / sizes[k, moves]
+            b = (x[k] - z[k])[:, free] / sizes[k, free]
             size = (Ball(norm, 1.0).length(b) / 0.5) ** m
             assert stats.kstest(size, "uniform").pvalue > 1e-4
             assert abs(np.sign(b).mean()) < 5 / (n * m) ** 0.5
-        whole = Ball(norm, 0.5).log_mgf((sizes * s)[k, moves]) if m else 0.0
+        whole = Ball(norm, 0.5).log_mgf((sizes * s)[k, free]) if m else 0.0
         assert np.allclose(log_w[k], whole - (tilted[k] - z[k]) @ s[k], atol=1e-10)
         # The moments of a row depend on its free coordinates alone.
         alone = Ball(norm, 0.5, feature_scale=sizes[k])
@@ -125,59 +105,61 @@ def test_masks_differ_between_data_points(norm: float) -> None:
 
 
 def test_training_losses_and_risks_respect_the_mask_of_each_data_point() -> None:
-    """Masked coordinates are fixed at every level, and where gradients are computed."""
     z = normal(7, 5, 6)
     ball = Ball(2, 0.5).masked(MASK)
 
-    def check(x: Any, i: Any) -> Any:
+    def checked_loss(x: Any, i: Any) -> Any:
         assert np.all((x == z[i]) | (MASK[i] > 0))
         return x @ np.arange(1.0, 7.0)
 
-    def slope(x: Any, i: Any) -> Any:
+    def checked_gradient(x: Any, i: Any) -> Any:
         assert i is None or np.all((x == z[i]) | (MASK[i] > 0))
         return np.broadcast_to(np.arange(1.0, 7.0), x.shape)
 
     for estimator in (SG(0), SG(3), RTMLMC(4)):
         for proposal in (
             Uniform(antithetic=True),
-            Tilted(start="uniform", gradient=slope),
-            Tilted(kappa=1.0, retilt=1, gradient=slope),
+            Tilted(start="uniform", gradient=checked_gradient),
+            Tilted(kappa=1.0, retilt=1, gradient=checked_gradient),
         ):
             objective = RegularizedLoss(ball, 0.3, ENTROPIC, estimator, proposal)
             for seed in range(3):
-                objective(check, z, rng=rng(seed))
-    exact = check(z, np.arange(5)) + surrogate(slope(z, None), ball, 0.3, ENTROPIC)
-    tilted = RegularizedLoss(ball, 0.3, ENTROPIC, SG(0), Tilted(gradient=slope))
-    value = tilted(check, z, rng=rng(0))
-    assert value == pytest.approx(exact.mean(), rel=1e-12)  # exact from one point, because the loss is linear
-    method = Tilted(gradient=slope)
-    risk = robust_risk(check, z, ball, 0.3, n_samples=3000, rng=rng(0), method=method)
+                objective(checked_loss, z, rng=rng(seed))
+    exact = checked_loss(z, np.arange(5)) + surrogate(checked_gradient(z, None), ball, 0.3, ENTROPIC)
+    tilted = RegularizedLoss(ball, 0.3, ENTROPIC, SG(0), Tilted(gradient=checked_gradient))
+    value = tilted(checked_loss, z, rng=rng(0))
+    assert value == pytest.approx(exact.mean(), rel=1e-12)  # a linear loss is exact from one point
+    method = Tilted(gradient=checked_gradient)
+    risk = robust_risk(checked_loss, z, ball, 0.3, n_samples=3000, rng=rng(0), method=method)
     assert np.allclose(risk.values, exact, rtol=1e-12)
-    robust_risk(check, z, ball, 0.3, QUADRATIC, n_samples=2000, rng=rng(0), chunk=500)
-    worst_case_sample(check, z, ball, 0.3, QUADRATIC, size=20, n_samples=50, rng=rng(0))
-    top = check(z, np.arange(5)) + r2(slope(z, None), ball)
-    worst = adversarial_risk(check, z, ball, n_samples=2000, rng=rng(0), attack=partial(pgm, gradient=slope))
-    for values in (worst.values, check(fgm(None, z, ball, gradient=slope), np.arange(5))):
+    robust_risk(checked_loss, z, ball, 0.3, QUADRATIC, n_samples=2000, rng=rng(0), chunk=500)
+    worst_case_sample(checked_loss, z, ball, 0.3, QUADRATIC, size=20, n_samples=50, rng=rng(0))
+    top = checked_loss(z, np.arange(5)) + r2(checked_gradient(z, None), ball)
+    worst = adversarial_risk(
+        checked_loss, z, ball, n_samples=2000, rng=rng(0), attack=partial(pgm, gradient=checked_gradient)
+    )
+    for values in (worst.values, checked_loss(fgm(None, z, ball, gradient=checked_gradient), np.arange(5))):
         assert np.allclose(values, top, rtol=1e-12)
 
 
-def test_scales_of_images_in_volumes_regularizers_and_quadrature() -> None:
+def test_volumes_regularizers_and_quadrature_respect_feature_scale() -> None:
     sizes = np.array([[0.5, 2.0, 1.0], [1.0, 4.0, 0.25]])
     z = normal(10, 3, 2, 3)
     ball = Ball(2, 0.5, feature_scale=sizes)
-    rows = Ball(2, 0.5, feature_scale=[[1.0], [2.0]])  # one scale per channel
+    rows = Ball(2, 0.5, feature_scale=[[1.0], [2.0]])  # one scale per row
     assert np.allclose(rows.dual_norm(z, event_ndim=2), np.sqrt((z[:, 0] ** 2 + 4 * z[:, 1] ** 2).sum(-1)))
     assert ball.log_volume(6) == pytest.approx(Ball(2, 0.5).log_volume(6) + np.log(sizes).sum())
     assert Ball(1, 0.5, feature_scale=3.0).log_volume(4) == pytest.approx(Ball(1, 1.5).log_volume(4))
     assert Ball(inf, 0.5, feature_scale=[1.0, 0.0]).log_volume(2) == -inf
     g = normal(11, 4, 6)
-    inner, plain = (SIZES * g)[:, MOVING], Ball(2, 0.7)
+    free_gradient, plain = (SCALE * g)[:, FREE], Ball(2, 0.7)
     for phi in (ENTROPIC, QUADRATIC):
         for function in (surrogate, r3):
             assert np.allclose(
-                function(g, Ball(2, 0.7, feature_scale=SIZES), 0.3, phi), function(inner, plain, 0.3, phi)
+                function(g, Ball(2, 0.7, feature_scale=SCALE), 0.3, phi),
+                function(free_gradient, plain, 0.3, phi),
             )
-    assert np.all(surrogate(g, Ball(2, 0.7, feature_scale=0 * SIZES), 0.3, QUADRATIC) == 0)
+    assert np.all(surrogate(g, Ball(2, 0.7, feature_scale=0 * SCALE), 0.3, QUADRATIC) == 0)
     line, wide = (
         robust_risk(lambda x, i: x[:, 0] ** 2, z[:, 0, :1], ball, 0.3, QUADRATIC, method="quadrature")
         for ball in (Ball(2, 0.5, feature_scale=[3.0]), Ball(2, 1.5))
@@ -189,11 +171,11 @@ def test_scales_of_images_in_volumes_regularizers_and_quadrature() -> None:
 
 
 @pytest.mark.slow
-def test_moments_are_differentiable() -> None:
+def test_log_mgf_and_variance_are_differentiable() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     g = torch.tensor(normal(12, 5, 6), requires_grad=True)
     for norm in NORMS:
-        ball = Ball(norm, 0.5, feature_scale=SIZES).masked(MASK)
+        ball = Ball(norm, 0.5, feature_scale=SCALE).masked(MASK)
         for function in (ball.log_mgf, ball.variance):
             assert torch.autograd.gradcheck(function, g, fast_mode=True)
 
@@ -214,26 +196,26 @@ def test_balls_are_comparable_printable_and_picklable() -> None:
     assert Ball(2, 0.5, feature_scale=torch.tensor([1.0, 0.0, 2.0], dtype=torch.bfloat16)) == ball
 
 
-def test_invalid_feature_scale() -> None:
+def test_invalid_or_unsupported_feature_scale_raises() -> None:
     z, ball = np.zeros((4, 3)), Ball(2, 0.5, feature_scale=np.ones(3))
 
     def loss(x: Any, i: Any) -> Any:
         return x[:, 0]
 
-    def sized(scale: Any) -> Ball:
+    def scaled_ball(scale: Any) -> Ball:
         return Ball(2, 0.5, feature_scale=scale)
 
     for scale in ("l2", ["a"], [[1.0], [1.0, 2.0]], [1j], object()):
         with pytest.raises(TypeError, match="scale is"):
-            sized(scale)
+            scaled_ball(scale)
     for call, message in (
-        *((partial(sized, bad), "scale is") for bad in ([-1.0], [np.nan], [inf], [])),
+        *((partial(scaled_ball, bad), "scale is") for bad in ([-1.0], [np.nan], [inf], [])),
         *(
-            (lambda bad=bad: sized(bad).sample(z, 2, rng=rng(0)), "scale has shape")
+            (lambda bad=bad: scaled_ball(bad).sample(z, 2, rng=rng(0)), "scale has shape")
             for bad in ([1.0, 2.0], MASK)
         ),
-        # It does not broadcast along the axis of samples.
-        (lambda: sized(np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z), "scale has shape"),
+        # feature_scale does not broadcast along the axis of samples.
+        (lambda: scaled_ball(np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z), "scale has shape"),
         (lambda: ball.masked(np.ones(4)), "mask has shape"),
         (lambda: onto_ball(ball), "without clip and feature_scale"),
         (lambda: LinearProblem("logistic", ball, eta=1.0), "expected feature_scale= of the problem"),
@@ -242,7 +224,7 @@ def test_invalid_feature_scale() -> None:
             "without clip or feature_scale",
         ),
         (
-            lambda: robust_risk(loss, z[:, :2], sized([1.0, 0.0]), 1.0, method="quadrature"),
+            lambda: robust_risk(loss, z[:, :2], scaled_ball([1.0, 0.0]), 1.0, method="quadrature"),
             "expected a positive feature_scale",
         ),
         (

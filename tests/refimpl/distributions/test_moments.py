@@ -1,6 +1,4 @@
-"""Moment generating functions of balls against mpmath, from tiny to huge arguments."""
-
-from __future__ import annotations
+"""`log_mgf` of balls agrees with mpmath, from tiny to huge arguments."""
 
 from itertools import product
 from math import inf
@@ -15,18 +13,18 @@ from tests.support.arrays import Arrays
 from tests.support.distributions import NORMS
 from tests.support.tilting_distributions import log_mgf
 
-# The documented relative error is 1e-10 and the observed one 2e-14; this detects a loss of digits.
-PROMISE = 1e-12
+# The documented relative error is 1e-10, and the observed one 2e-14.
+RELATIVE_ERROR = 1e-12
 SMALL_TO_HUGE = [1e-8, 1e-4, 0.03, 0.5, 0.99, 3.0, 11.0, 100.0, 2e3, 1e6]
 
 
-def error(got: Any, exact: Any) -> float:
+def relative_error(got: Any, exact: Any) -> float:
     return abs(float(mp.mpf(float(got)) / exact - 1))
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 7, 79, 80, 81, 784, 10**5])
-def test_log_mgf_of_euclidean_balls(d: int) -> None:
-    """E exp(s.b) = 0F1(d/2 + 1; t^2/4), summed term by term in 40 digits, or by Bessel's function."""
+def test_log_mgf_of_euclidean_balls_agrees_with_its_series(d: int) -> None:
+    """The series of 0F1(d/2 + 1; t^2/4) is summed in 40 digits; for t > 2000, Bessel's function is used."""
     direction = np.random.default_rng(0).normal(size=d)
     nu = mp.mpf(d) / 2
     for t in SMALL_TO_HUGE if d < 10**5 else SMALL_TO_HUGE[:-1]:
@@ -40,20 +38,20 @@ def test_log_mgf_of_euclidean_balls(d: int) -> None:
             if t > 2e3:
                 exact = mp.loggamma(nu + 1) + nu * mp.log(2 / mp.mpf(t)) + mp.log(mp.besseli(nu, mp.mpf(t)))
             s = t * direction / np.sqrt((direction**2).sum())
-            assert error(Ball(2, 1.0).log_mgf(s), exact) < PROMISE, t
+            assert relative_error(Ball(2, 1.0).log_mgf(s), exact) < RELATIVE_ERROR, t
 
 
-def test_log_mgf_of_boxes() -> None:
+def test_log_mgf_of_boxes_agrees_with_mpmath() -> None:
     with mp.workdps(60):
         for t, d in product(SMALL_TO_HUGE, (1, 3)):
             s = t * np.linspace(0.2, 1.0, d)
-            assert error(Ball(inf, 1.0).log_mgf(s), log_mgf(s, inf)) < PROMISE, (t, d)
+            assert relative_error(Ball(inf, 1.0).log_mgf(s), log_mgf(s, inf)) < RELATIVE_ERROR, (t, d)
         many = Ball(inf, 1.0).log_mgf(np.full(10**5, 0.5))
-        assert error(many, 10**5 * log_mgf([0.5], inf)) < PROMISE
+        assert relative_error(many, 10**5 * log_mgf([0.5], inf)) < RELATIVE_ERROR
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 20, 50, 1000])
-def test_log_mgf_of_cross_polytopes(d: int) -> None:
+def test_log_mgf_of_cross_polytopes_agrees_with_mpmath(d: int) -> None:
     few = min(d, 30)
     for scale in (1e-8, 0.01, 0.7, 2.0, 9.0, 40.0, 110.0):
         for kind, entries in {
@@ -65,11 +63,11 @@ def test_log_mgf_of_cross_polytopes(d: int) -> None:
             s = np.zeros(d)
             s[: len(entries)] = scale * np.asarray(entries)
             with mp.workdps(40):
-                assert error(Ball(1, 1.0).log_mgf(s), log_mgf(s, 1)) < PROMISE, (scale, kind)
+                assert relative_error(Ball(1, 1.0).log_mgf(s), log_mgf(s, 1)) < RELATIVE_ERROR, (scale, kind)
 
 
-def test_log_mgf_of_cross_polytopes_at_huge_arguments() -> None:
-    """Against the sum over the poles, in 80 digits because of cancellation."""
+def test_log_mgf_of_cross_polytopes_agrees_with_partial_fractions_at_huge_arguments() -> None:
+    """The terms of the partial fractions cancel, so 80 digits are used."""
     for d, scale in product((1, 2, 3, 8), (1e3, 1e5, 1e8)):
         s = scale * (1 - 1e-3 * np.random.default_rng(d).random(d))
         with mp.workdps(80):
@@ -78,10 +76,12 @@ def test_log_mgf_of_cross_polytopes_at_huge_arguments() -> None:
             for j in range(d):
                 others = mp.fprod(a[j] ** 2 - a[k] ** 2 for k in range(d) if k != j)
                 total += a[j] ** (d - 2) * (mp.cosh(a[j]) if d % 2 == 0 else mp.sinh(a[j])) / others
-            assert error(Ball(1, 1.0).log_mgf(s), mp.log(mp.factorial(d) * total)) < PROMISE, (d, scale)
+            assert (
+                relative_error(Ball(1, 1.0).log_mgf(s), mp.log(mp.factorial(d) * total)) < RELATIVE_ERROR
+            ), (d, scale)
 
 
-def test_log_mgf_in_every_library(arrays: Arrays) -> None:
+def test_log_mgf_agrees_across_array_libraries(arrays: Arrays) -> None:
     s = np.concatenate([np.zeros((1, 2, 3)), np.random.default_rng(0).normal(size=(3, 2, 3)) * 4])
     for norm in NORMS:
         got = Ball(norm, 0.8).log_mgf(arrays.asarray(s), event_ndim=2)
@@ -98,15 +98,14 @@ def test_log_mgf_is_twice_differentiable(norm: float) -> None:
     torch.manual_seed(0)
     for scale in (0.0, 0.1, 3.0, 40.0):
         s = scale * torch.randn(2, 4, dtype=torch.float64)
-        s[:, 0] = 0.0  # where |s_j| has no derivative, but its square has
+        s[:, 0] = 0.0  # where |s_j| is nondifferentiable, but its square is not
         s.requires_grad_()
         assert torch.autograd.gradcheck(Ball(norm, 1.0).log_mgf, s, fast_mode=True)
         assert torch.autograd.gradgradcheck(Ball(norm, 1.0).log_mgf, s, fast_mode=True)
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_log_mgf_equals_the_dual_norm_where_squares_overflow(norm: float) -> None:
-    """In every dimension, with its gradient."""
+def test_log_mgf_is_the_dual_norm_where_squares_overflow(norm: float) -> None:
     for s in (np.full(3, 1e17), np.full(3, 1e40), np.full(3, 1e145), np.array([1e200, -3e200, 0.0])):
         exact = float(Ball(norm, 1.0).dual_norm(s))
         assert abs(float(Ball(norm, 1.0).log_mgf(s)) / exact - 1) < 1e-14
@@ -115,10 +114,10 @@ def test_log_mgf_equals_the_dual_norm_where_squares_overflow(norm: float) -> Non
     (gradient,) = torch.autograd.grad(Ball(norm, 1.0).log_mgf(s), s)
     assert torch.allclose(gradient, Ball(norm, 1.0).steepest(s.detach()))
     for s in (np.array([1.0, 1e308]), np.array([1.0, 3e38], dtype=np.float32)):
-        with pytest.raises(ValueError, match=r"radius times s overflows .* for entries of s up to"):
+        with pytest.raises(ValueError, match="radius times s overflows"):
             Ball(norm, 10.0).log_mgf(s)
         assert float(Ball(norm, 0.1).log_mgf(s)) == pytest.approx(0.1 * s[1], rel=1e-6)
-    with pytest.raises(ValueError, match="s contains nan; expected finite numbers"):
+    with pytest.raises(ValueError, match="s contains NaN; expected finite numbers"):
         Ball(norm, 1.0).log_mgf(np.array([0.0, np.nan]))
-    with pytest.raises(ValueError, match=r"norm is 3.0; expected 1, 2 or inf"):
+    with pytest.raises(ValueError, match=r"norm is 3.0; expected"):
         Ball(3, 1.0).log_mgf(np.zeros(2))

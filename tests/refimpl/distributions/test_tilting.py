@@ -1,9 +1,7 @@
-"""Tilted samples have density proportional to exp(s.b) on the ball, and the reciprocal as weights.
+"""Tilted samples have density q proportional to exp(s.b) on the ball; their weights are nu/q.
 
-Every statistical test here has a fixed seed and an error level of one in a million.
+Every statistical test here has a fixed seed and a significance level of 1e-6.
 """
-
-from __future__ import annotations
 
 from functools import cache
 from itertools import product
@@ -21,25 +19,25 @@ from tests.support.arrays import Arrays
 from tests.support.distributions import DISTRIBUTIONS, NORMS, distributions
 from tests.support.tilting_distributions import LEVEL, Z, log_mgf, moments, uniforms
 
-# Zero, weak, strong in one direction, ties of both signs, one dominant entry.
+# Tilts: zero, weak, strong in one direction, ties of both signs, one dominant entry.
 TILTS = [[0.0, 0.0, 0.0], [0.5, -0.3, 0.2], [0.0, -9.0, 2.0], [4.0, 4.0, -4.0], [15.0, 0.1, -1.0]]
 
 
-def cells(u: Any) -> float:
-    """The p-value of a chi-square test that points of the unit cube fill a grid of cells evenly."""
-    per = {1: 16, 2: 5, 3: 3}[u.shape[1]]
-    place = np.ravel_multi_index(np.minimum((u * per).astype(int), per - 1).T, (per,) * u.shape[1])
-    return float(stats.chisquare(np.bincount(place, minlength=per ** u.shape[1])).pvalue)
+def chi_square_pvalue(u: Any) -> float:
+    """The p-value of a chi-square test that points are uniform on the unit cube."""
+    bins = {1: 16, 2: 5, 3: 3}[u.shape[1]]
+    place = np.ravel_multi_index(np.minimum((u * bins).astype(int), bins - 1).T, (bins,) * u.shape[1])
+    return float(stats.chisquare(np.bincount(place, minlength=bins ** u.shape[1])).pvalue)
 
 
-def fits(u: Any) -> bool:
+def is_uniform(u: Any) -> bool:
     """Whether points of the unit cube are uniform, in each coordinate and jointly."""
-    return min(cells(u), *(stats.kstest(column, "uniform").pvalue for column in u.T)) > LEVEL
+    return min(chi_square_pvalue(u), *(stats.kstest(column, "uniform").pvalue for column in u.T)) > LEVEL
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_distribution_is_tilted(arrays: Arrays, norm: float) -> None:
-    """All coordinates jointly, by Rosenblatt's transform."""
+def test_samples_have_the_tilted_density(arrays: Arrays, norm: float) -> None:
+    """Rosenblatt's transform maps samples with the tilted density to the uniform distribution."""
     ball, n = Ball(norm, 0.5), 4000 if arrays.backend == "numba" else 1500
     for d in (1, 2, 3):
         s = np.array(TILTS)[:, :d]  # a batch of tilts, each with its own distribution
@@ -51,16 +49,16 @@ def test_distribution_is_tilted(arrays: Arrays, norm: float) -> None:
         assert bool(arrays.xp.all(ball.contains(x, z[:, None, :])))
         b = np.clip((arrays.numpy(x).astype(float) - 0.25) / 0.5, -1, 1)
         for k, row in enumerate(s):
-            assert fits(uniforms(b[k], row, norm)), (d, k)
+            assert is_uniform(uniforms(b[k], row, norm)), (d, k)
         empty, none = ball.sample_tilted(z[:0, ...], z[:0, ...], 4, rng=rng(0))
         assert (tuple(empty.shape), tuple(none.shape)) == ((0, 4, d), (0, 4))
-        # Points of one tilt are independent: neighbours are uncorrelated.
+        # Adjacent points are uncorrelated.
         u = uniforms(b[1], s[1], norm)[:, 0]
         assert abs(stats.spearmanr(u[:-1], u[1:]).statistic) < Z / sqrt(n - 2)
 
 
-def tilt_of(d: int, size: float, seed: int) -> Any:
-    """A tilt with entries of many sizes, a tie and zeros; their largest is `size`."""
+def random_tilt(d: int, size: float, seed: int) -> Any:
+    """A tilt with zeros, a tie and largest absolute entry `size`."""
     g = np.random.default_rng(seed).normal(size=d)
     g[: d // 4] = 0
     g[-1] = -g[-2]
@@ -68,8 +66,9 @@ def tilt_of(d: int, size: float, seed: int) -> Any:
 
 
 @cache
-def exact(norm: float, d: int, size: float) -> list[tuple[Any, float, float]]:
-    s = tilt_of(d, size, 3)
+def exact_moments(norm: float, d: int, size: float) -> list[tuple[Any, float, float]]:
+    """Directions c, with the mean and the variance of c.b."""
+    s = random_tilt(d, size, 3)
     across = np.random.default_rng(4).normal(size=d)
     one = np.zeros(d)
     one[np.abs(s).argmax()] = 1.0
@@ -81,39 +80,42 @@ def exact(norm: float, d: int, size: float) -> list[tuple[Any, float, float]]:
 @pytest.mark.parametrize(
     ("norm", "d", "size"), [(inf, 784, 0.5), (2, 784, 3.0), (2, 784, 100.0), (1, 50, 80.0)]
 )
-def test_moments_in_high_dimension(arrays: Arrays, norm: float, d: int, size: float) -> None:
+def test_moments_in_high_dimension_are_derivatives_of_log_mgf(
+    arrays: Arrays, norm: float, d: int, size: float
+) -> None:
     """The mean of c.b is the slope of log E exp(s.b) along c, its variance the second derivative."""
     n = 1000
-    s = arrays.asarray(tilt_of(d, size, 3)[None])
+    s = arrays.asarray(random_tilt(d, size, 3)[None])
     x, log_w = Ball(norm, 1.0).sample_tilted(0 * s, s, n, rng=rng(14))
-    finite(arrays, log_w)
-    for c, mean, variance in exact(norm, d, size):
+    assert_finite(arrays, log_w)
+    for c, mean, variance in exact_moments(norm, d, size):
         v = arrays.numpy(x)[0].astype(float) @ c
         assert abs(v.mean() - mean) < Z * sqrt(variance / n)
         square = (v - mean) ** 2
         assert abs(square.mean() - variance) < Z * square.std() / sqrt(n)
     # The tilt has an effect: along s the points lie away from 0.
-    assert exact(norm, d, size)[0][1] > Z * sqrt(exact(norm, d, size)[0][2] / n)
+    _, mean, variance = exact_moments(norm, d, size)[0]
+    assert mean > Z * sqrt(variance / n)
 
 
 @pytest.mark.parametrize(("norm", "d"), [(1, 50), (1, 3), (2, 50), (2, 1), (inf, 3)])
-def test_log_weights_in_forty_digits(arrays: Arrays, norm: float, d: int) -> None:
-    """log E exp(s.b) - s.b at the returned points."""
-    sizes, radius = (1e-30, 1e-8, 0.3, 5.0, 80.0), 0.5  # a power of two, exact
-    tilts = arrays.asarray([tilt_of(d, size, 5) if d > 1 else [size] for size in sizes])
+def test_log_weights_agree_with_forty_digits(arrays: Arrays, norm: float, d: int) -> None:
+    """log w = log E exp(s.b) - s.b."""
+    sizes, radius = (1e-30, 1e-8, 0.3, 5.0, 80.0), 0.5  # a power of two, so that the scaling is exact
+    tilts = arrays.asarray([random_tilt(d, size, 5) if d > 1 else [size] for size in sizes])
     x, log_w = Ball(norm, radius).sample_tilted(0 * tilts, tilts, 4, rng=rng(16))
     for s, points, found in zip(*(arrays.numpy(a).astype(float) for a in (tilts, x, log_w)), strict=True):
         with mp.workdps(40):
             whole = log_mgf([radius * mp.mpf(v) for v in s], norm)
             for b, got in zip(points, found, strict=True):
-                want = whole - mp.fsum(mp.mpf(p) * mp.mpf(q) for p, q in zip(s, b, strict=True))
-                # log E exp is good to 1e-12; products and sums round in double, the result in its dtype.
+                expected = whole - mp.fsum(mp.mpf(p) * mp.mpf(q) for p, q in zip(s, b, strict=True))
+                # log E exp has relative error 1e-12; sums are rounded to float64, the result to its dtype.
                 slack = 1e-12 * float(whole) + 2.3e-16 * (d + 2) * float(np.abs(s * b).sum())
-                assert abs(float(got - want)) <= slack + arrays.eps * abs(float(want))
+                assert abs(float(got - expected)) <= slack + arrays.eps * abs(float(expected))
 
 
 def test_tilted_gaussian_is_shifted(arrays: Arrays) -> None:
-    """Normal around z + std^2 s, with the ratio of two normal densities as weights."""
+    """The samples are normal around z + std^2 s, and the weights are the ratio of two normal densities."""
     scale = 0.5
     for d, n in ((1, 3000), (3, 3000), (784, 300)):
         tilt = arrays.asarray(0.1 * np.random.default_rng(7).normal(size=(1, d)))
@@ -135,53 +137,54 @@ def test_tilted_gaussian_is_shifted(arrays: Arrays) -> None:
 # --- Extreme tilts -----------------------------------------------------------------------------------------
 
 
-def finite(arrays: Arrays, *found: Any) -> None:
+def assert_finite(arrays: Arrays, *found: Any) -> None:
     for a in found:
         assert np.isfinite(arrays.numpy(a)).all()
 
 
 def test_tiny_tilt_gives_uniform_samples(arrays: Arrays) -> None:
-    """Down to subnormal numbers: the uniform distribution, and weights of one."""
+    """The tilts include subnormal numbers."""
     sizes = [0.0, 1e-40, 1e-30, 1e-8] if arrays.eps > 1e-10 else [0.0, 5e-324, 1e-300, 1e-8]
     for norm, s in product(NORMS, ([1.0, 1.0], [-1.0, 1e-6])):
         tilts = arrays.asarray(np.outer(sizes, s))
         x, log_w = Ball(norm, 1.0).sample_tilted(0 * tilts, tilts, 700, rng=rng(21))
-        finite(arrays, x, log_w)
-        assert np.abs(arrays.numpy(log_w)).max() <= 2e-8  # |s.b|, and half its variance
+        assert_finite(arrays, x, log_w)
+        assert np.abs(arrays.numpy(log_w)).max() <= 2e-8  # at most |s.b| plus half its variance
         assert np.all(arrays.numpy(log_w)[0] == 0)
         for b in arrays.numpy(x).astype(float):
-            assert fits(uniforms(b, np.zeros(2), norm)), (norm, s)
+            assert is_uniform(uniforms(b, np.zeros(2), norm)), (norm, s)
 
 
-def decay(norm: float, s: Any, b: Any) -> Any:
-    """Uniform numbers, if the distance to the maximum of s.b is distributed as for a strong tilt.
+def depth_quantiles(norm: float, s: Any, b: Any) -> Any:
+    """Quantiles of max s.b - s.b under its limit distribution for strong tilts: uniform if it is exact.
 
-    At a corner of a polytope s.b decays exponentially along each of d edges: Gamma(d). At
-    the pole of a sphere the density of the depth y is y^((d-1)/2) exp(-y): Gamma((d+1)/2).
+    At a corner of a polytope it is Gamma(d), one exponential for each edge. At the pole of a sphere
+    its density is proportional to y^((d-1)/2) exp(-y), which is Gamma((d+1)/2).
     """
     top = {1: np.abs(s).max(), 2: sqrt(s @ s), inf: np.abs(s).sum()}[norm]
     d = len(s)
     return stats.gamma(d if norm != 2 else (d + 1) / 2).cdf(top - b @ s)
 
 
-def test_strong_tilt_decays_from_the_maximum(doubles: Arrays) -> None:
+def test_strong_tilt_has_its_limit_distribution(doubles: Arrays) -> None:
     s = np.array([1e6, -3e5, 4e5])
     for norm in NORMS:
         tilt = doubles.asarray(s[None])
         x, _ = Ball(norm, 1.0).sample_tilted(0 * tilt, tilt, 3000, rng=rng(22))
-        assert stats.kstest(decay(norm, s, doubles.numpy(x)[0]), "uniform").pvalue > LEVEL
+        assert stats.kstest(depth_quantiles(norm, s, doubles.numpy(x)[0]), "uniform").pvalue > LEVEL
     # Norm 1: the distribution is uniform on the face between tied corners.
     for size in (1e6, 1e30, 1e300):
         s = doubles.asarray(size * np.array([[1.0, -1.0, 0.5], [1.0, 1.0, -1.0]]))
         x, log_w = Ball(1, 1.0).sample_tilted(0 * s, s, 2000, rng=rng(24))
-        finite(doubles, x, log_w)
+        assert_finite(doubles, x, log_w)
         b = doubles.numpy(x)
-        assert np.abs(np.abs(b).sum(axis=-1) - 1).max() <= 1e-4  # the depth is 30 over 1e6 at most
+        # max s.b - s.b is below 30 with overwhelming probability.
+        assert np.abs(np.abs(b).sum(axis=-1) - 1).max() <= 1e-4
         assert np.all(b[0, :, :2] * [1, -1] >= 0)
         assert np.all(b[1] * [1, 1, -1] >= 0)
         for k in range(2):
             assert stats.kstest(np.abs(b[0, :, k]), "uniform").pvalue > LEVEL
-        for k in range(3):  # on a triangle each has the distribution Beta(1, 2)
+        for k in range(3):  # on a triangle, each coordinate has the distribution Beta(1, 2)
             assert stats.kstest(np.abs(b[1, :, k]), stats.beta(1, 2).cdf).pvalue > LEVEL
 
 
@@ -191,38 +194,38 @@ def test_huge_tilt_gives_the_maximizer(arrays: Arrays, norm: float) -> None:
     for size in (1e30, 3e38) if arrays.eps > 1e-10 else (1e30, 3e38, 1e75, 1e76, 1e300, 8e307):
         s = arrays.asarray(size * np.array([[0.5, -1.0, 0.25], [1.0, 1e-9, 0.5], [0.7, -0.1, 0.0]]))
         x, log_w = ball.sample_tilted(z, s, 20, rng=rng(23))
-        finite(arrays, x, log_w)
+        assert_finite(arrays, x, log_w)
         b = arrays.numpy(x).astype(float)
-        want = arrays.numpy(ball.steepest(s)).astype(float)
+        expected = arrays.numpy(ball.steepest(s)).astype(float)
         if norm == inf:  # a coordinate without tilt is uniform
             assert np.all(np.abs(b[2, :, 2]) <= 1)
             assert len(np.unique(b[2, :, 2])) == 20
             b[2, :, 2] = 0
-        # The depth below the maximum is at most 60 over the tilt, and on a sphere the width is its root.
+        # max s.b - s.b is below 60, so that b deviates by 60/size, or on a sphere by the square root.
         wide = sqrt(120 / (0.7 * size)) if norm == 2 else 0.0
-        assert np.abs(b - want[:, None, :]).max() <= 4 * arrays.eps + wide, size
+        assert np.abs(b - expected[:, None, :]).max() <= 4 * arrays.eps + wide, size
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_tilt_with_entries_of_very_different_size(arrays: Arrays, norm: float) -> None:
-    """Half of the entries zero, or one huge entry among small ones, which must keep their effect."""
+def test_small_entries_of_a_tilt_have_an_effect_beside_huge_ones(arrays: Arrays, norm: float) -> None:
+    """Half of the entries are zero, or one huge entry is among small ones that still have an effect."""
     for size in (1e6, 1e30):
         s, n = arrays.asarray(size * np.array([[1.0, -1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]])), 500
         x, log_w = Ball(norm, 1.0).sample_tilted(0 * s, s, n, rng=rng(25))
-        finite(arrays, x, log_w)
+        assert_finite(arrays, x, log_w)
         b = arrays.numpy(x)[0].astype(float)
         if norm == inf:
             for k in range(4, 8):
                 assert stats.kstest(b[:, k], "uniform", (-1, 2)).pvalue > LEVEL
             assert np.abs(b[:, :4] - [1, -1, 1, 1]).max() < 1e-4
         else:
-            # The depth below the maximum is 60/size at most, and the width its root.
+            # max s.b - s.b is below 60.
             assert np.abs(b[:, 4:]).max() < 2 * sqrt(60 / size)
             assert abs(np.linalg.norm(b, norm, axis=-1) - 1).max() < 1e-4
         assert abs(np.mean(b[:, 4:])) < Z * max(np.std(b[:, 4:]), 1e-30) / sqrt(4 * n)
     s = arrays.asarray(np.array([[1e20, 1.0, -1e-20, 1e-38, 2.0]]))
     x, log_w = Ball(norm, 1.0).sample_tilted(0 * s, s, 800, rng=rng(26))
-    finite(arrays, x, log_w)
+    assert_finite(arrays, x, log_w)
     b = arrays.numpy(x)[0].astype(float)
     assert np.abs(b[:, 0] - 1).max() <= 4 * arrays.eps
     if norm == inf:
@@ -233,11 +236,11 @@ def test_tilt_with_entries_of_very_different_size(arrays: Arrays, norm: float) -
             assert stats.kstest(b[:, k], "uniform", (-1, 2)).pvalue > LEVEL
 
 
-def test_random_numbers_that_are_zero(arrays: Arrays) -> None:
-    """In float32 a uniform number is 0 with probability 2^-24, and so is an exponential one."""
+def test_samples_are_finite_if_the_generator_returns_zeros(arrays: Arrays) -> None:
+    """In float32, a uniform or exponential random number is 0 with probability 2^-24."""
 
     class Zeros(Rng):
-        """A generator whose every other number is 0."""
+        """A generator that returns 0 with probability 1/2."""
 
         def exponential(self, shape: tuple[int, ...], *, like: Any) -> Any:
             return super().exponential(shape, like=like) * self.coin(shape, like)
@@ -251,8 +254,8 @@ def test_random_numbers_that_are_zero(arrays: Arrays) -> None:
     for norm, d in product(NORMS, (1, 2)):
         s = arrays.asarray(np.full((3, d), 2.0))
         x, log_w = Ball(norm, 1.0).sample_tilted(0 * s, s, 20, rng=Zeros(1))
-        finite(arrays, x, log_w)
-        # In the plane, small orthogonal parts lose digits, which is visible on the circle.
+        assert_finite(arrays, x, log_w)
+        # In two dimensions, the rounding of small orthogonal parts exceeds the tolerance of `contains`.
         if d == 1:
             assert bool(arrays.xp.all(Ball(norm, 1.0).contains(x, (0 * s)[:, None, :])))
 
@@ -266,7 +269,7 @@ def test_clip_moves_points_and_keeps_their_weights(arrays: Arrays) -> None:
         assert np.array_equal(arrays.numpy(boxed), np.clip(arrays.numpy(free), 0, 1))
         assert np.array_equal(arrays.numpy(weights), arrays.numpy(same))
         assert not np.array_equal(arrays.numpy(boxed), arrays.numpy(free))
-        with pytest.raises(ValueError, match="x leaves the box"):
+        with pytest.raises(ValueError, match="x is outside the box"):
             Ball(norm, 0.75, clip=(0.0, 0.9)).sample_tilted(z, s, 2, rng=rng(5))
     for distribution in distributions(0.0):
         x, log_w = distribution.sample_tilted(z, 1e6 * s, 3, rng=rng(0))
@@ -282,14 +285,14 @@ def test_tilt_that_overflows_raises(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_invalid_arguments(distribution: Any) -> None:
+def test_invalid_arguments_of_sample_tilted_raise(distribution: Any) -> None:
     z = np.zeros((2, 3))
     for bad in (np.nan, inf):
         s = np.where(np.arange(6).reshape(2, 3) == 5, bad, 1.0)
         with pytest.raises(ValueError, match="s contains NaN or infinity"):
             distribution.sample_tilted(z, s, 4, rng=rng(0))
     for s in (np.zeros(3), np.zeros((1, 3)), np.zeros((2, 3, 1)), np.zeros((2, 3), dtype=np.float32)):
-        with pytest.raises(ValueError, match=r"s has shape .* expected those of x, \(2, 3\) and float64"):
+        with pytest.raises(ValueError, match=r"s has shape .* expected the same as x"):
             distribution.sample_tilted(z, s, 4, rng=rng(0))
     for s in (np.zeros((2, 3), dtype=int), [[0.0] * 3] * 2, 1.0, None):
         with pytest.raises(TypeError, match=r"^s (is|has dtype)"):
@@ -305,13 +308,12 @@ def test_invalid_arguments(distribution: Any) -> None:
             distribution.sample_tilted(z, z, 4, rng=rng(0), event_ndim=event_ndim)
     with pytest.raises(TypeError, match=r"^x has dtype int64"):
         distribution.sample_tilted(z.astype(int), z, 4, rng=rng(0))
-    with pytest.raises(ValueError, match=r"norm is 3.0; expected 1, 2 or inf"):
+    with pytest.raises(ValueError, match=r"norm is 3.0; expected"):
         Ball(3, 1.0).sample_tilted(z, z, 2, rng=rng(0))
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_gradients_in_torch(distribution: Any) -> None:
-    """Points have gradient one in z and none in s; the weights have none."""
+def test_points_are_differentiable_in_x_but_not_in_the_tilt(distribution: Any) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     z = torch.zeros((2, 3), dtype=torch.float64, requires_grad=True)
     s = torch.ones((2, 3), dtype=torch.float64, requires_grad=True)

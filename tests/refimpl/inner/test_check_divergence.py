@@ -1,6 +1,4 @@
-"""`check_divergence` reports the error in each of many invalid divergences."""
-
-from __future__ import annotations
+"""`check_divergence` finds the error in each of many invalid divergences."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,9 +32,9 @@ def on_positives(phi: Function) -> Function:
 
 
 def valid_divergence() -> Divergence:
-    """(x - 1)^2/2, from functions alone."""
+    """phi(x) = (x - 1)^2/2, defined by its four functions alone."""
     return Divergence(
-        "sound",
+        "valid",
         phi=on_positives(lambda x: (x - 1) ** 2 / 2),
         conj=where(lambda s: s > -1, lambda s: s + s * s / 2, constant(-0.5)),
         dconj=where(lambda s: s > -1, lambda s: 1 + s, constant(0.0)),
@@ -44,23 +42,23 @@ def valid_divergence() -> Divergence:
     )
 
 
-def in_place(function: Function) -> Function:
-    def spoil(x: Array) -> Array:
+def modifying_its_argument(function: Function) -> Function:
+    def modifying(x: Array) -> Array:
         out = function(x)
         x += 1.0
         return out
 
-    return spoil
+    return modifying
 
 
 def raising(x: Array) -> Array:
     raise ZeroDivisionError("by accident")
 
 
-d = valid_divergence().phi, valid_divergence().conj, valid_divergence().dconj, valid_divergence().d2conj
-PHI, CONJ, DCONJ, D2CONJ = d
+NAMES = ("phi", "conj", "dconj", "d2conj")
+FUNCTIONS = PHI, CONJ, DCONJ, D2CONJ = [getattr(valid_divergence(), name) for name in NAMES]
 
-BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "not convex": (
         {"phi": on_positives(where(lambda x: x > 3, lambda x: 2 + (x - 3) / 2, lambda x: (x - 1) ** 2 / 2))},
         "phi is not convex: phi(",
@@ -83,10 +81,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "conj not truncated": ({"conj": lambda s: s + s * s / 2}, "the conjugate of phi: at s = "),
     "dconj negative": ({"dconj": lambda s: 1 + s}, "; a density must be nonnegative: truncate it at 0."),
     "dconj scaled": ({"dconj": lambda s: 1.1 * DCONJ(s)}, "dconj is not the derivative of the conjugate"),
-    "dconj decreasing": (
-        {"dconj": where(lambda s: s > 1, constant(0.5), DCONJ)},
-        "dconj decreases from ",
-    ),
+    "dconj decreasing": ({"dconj": where(lambda s: s > 1, constant(0.5), DCONJ)}, "dconj decreases from "),
     "d2conj scaled": ({"d2conj": lambda s: 2 * D2CONJ(s)}, "is 2, but dconj has slope 1 there."),
     "d2conj zero": ({"d2conj": constant(0.0)}, "is 0, but dconj has slope 1 there."),
     "slope0": ({"slope0": -2.0}, "slope0 is -2, but the functions give -1."),
@@ -96,7 +91,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "curvature1": ({"curvature1": 3.0}, "curvature1 is 3, but the functions give 1."),
     **{
         f"{name} {error}": ({name: function}, f"{name} {message}")
-        for name, whole in zip(("phi", "conj", "dconj", "d2conj"), d, strict=True)
+        for name, whole in zip(NAMES, FUNCTIONS, strict=True)
         for error, function, message in (
             ("raises", raising, "raises ZeroDivisionError on an array: by accident."),
             ("has another shape", lambda x, f=whole: f(x)[:3], "returns shape "),
@@ -107,7 +102,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
                 "returns dtype ",
             ),
             ("is NaN", where(lambda x: x == x, constant(nan), constant(nan)), "is NaN at "),
-            ("modifies", in_place(whole), "modifies its argument."),
+            ("modifies", modifying_its_argument(whole), "modifies its argument."),
         )
     },
 }
@@ -120,40 +115,39 @@ def test_valid_divergence_has_no_errors(doubles: Arrays) -> None:
 
 
 def test_each_error_is_reported() -> None:
-    for error, (changes, sentence) in BROKEN.items():
+    for error, (changes, sentence) in INVALID.items():
         found = check_divergence(replace(valid_divergence(), **changes))
         assert any(sentence in one for one in found), (error, found)
         assert all(one.endswith(".") for one in found)
 
 
-def test_function_of_another_order_is_reported() -> None:
+def test_function_of_another_cressie_read_order_is_reported() -> None:
     for k in (-1.0, 0.5, 1.5, 3.0):
-        for name in ("phi", "conj", "dconj", "d2conj"):
+        for name in NAMES:
             mixed = replace(cressie_read(k), **{name: getattr(cressie_read(k + 0.1), name)})
             assert any(name in one for one in check_divergence(mixed)), (k, name)
 
 
-def test_bad_arguments() -> None:
-    # A dconj that never crosses one has no subgradient at 1.
-    with pytest.raises(ValueError, match="dconj never crosses 1; expected a phi that is finite around 1"):
+def test_invalid_arguments_raise() -> None:
+    with pytest.raises(ValueError, match="dconj never crosses 1; expected"):  # phi has no subgradient at 1
         Divergence("flat", PHI, CONJ, constant(0.5), constant(0.0))
     with pytest.raises(ValueError, match=r"dconj\(0\) is NaN"):
         Divergence("hole", PHI, CONJ, constant(nan), constant(0.0))
-    for name in ("phi", "conj", "dconj", "d2conj"):
+    for name in NAMES:
         changes: dict[str, Any] = {name: 3.0}
-        with pytest.raises(TypeError, match=f"{name} is 3.0; expected a function of an array"):
+        with pytest.raises(TypeError, match=f"{name} is 3.0; expected"):
             replace(valid_divergence(), **changes)
     number: Any = 7
     with pytest.raises(TypeError, match="name is 7; expected a string"):
         replace(valid_divergence(), name=number)
-    with pytest.raises(TypeError, match="divergence is 7; expected a name such as"):
+    with pytest.raises(TypeError, match="divergence is 7; expected"):
         check_divergence(number)
 
 
-def test_function_must_keep_single_precision() -> None:
-    sound = cressie_read(2)
+def test_function_that_returns_float64_for_float32_is_reported() -> None:
+    builtin = cressie_read(2)
     own = Divergence(
-        "own", sound.phi, sound.conj, sound.dconj, lambda s: np.where(s > -1, 1.0, 0.0), slope1=0.0
+        "own", builtin.phi, builtin.conj, builtin.dconj, lambda s: np.where(s > -1, 1.0, 0.0), slope1=0.0
     )
     with backend("numpy"):
         assert check_divergence(own) == ["d2conj returns dtype float64 for float32: it must keep the dtype."]

@@ -1,6 +1,4 @@
-"""`worst_case_jvp` against finite differences of solutions."""
-
-from __future__ import annotations
+"""`worst_case_jvp` agrees with finite differences of `worst_case`."""
 
 from itertools import product
 from typing import Any
@@ -8,16 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    cressie_read,
-    indicator,
-    worst_case,
-)
+from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator, worst_case
 from phiball.refimpl.inner import worst_case_jvp
 from tests.support.divergences import HALF, QUARTIC_BY_FUNCTIONS, anonymous, name_of
 
@@ -40,7 +29,7 @@ SMOOTH = [
 KINKED = [indicator(0.37), ABSOLUTE, HINGE, anonymous(indicator(0.37)), anonymous(ABSOLUTE), HALF]
 
 
-def difference(d: Divergence, p: Any, df: Any, deta: Any, dp: Any, h: float = 1e-6) -> dict[str, Any]:
+def finite_differences(d: Divergence, p: Any, df: Any, deta: Any, dp: Any, h: float = 1e-6) -> dict[str, Any]:
     """Central differences of value, mu and weights."""
 
     def at(t: float) -> Any:
@@ -67,14 +56,14 @@ def test_jvp_agrees_with_finite_differences(d: Divergence) -> None:
     for direction, (df, deta, dp) in DIRECTIONS.items():
         for p in (None, P) if direction != "p" else (P,):
             tangent = worst_case_jvp(F, ETA, d, df, deta=deta, dp=None if p is None else dp, p=p)
-            expected = difference(d, p, df, deta, dp)
+            expected = finite_differences(d, p, df, deta, dp)
             for name in FIELDS:
                 found = getattr(tangent, name)
                 np.testing.assert_allclose(found, expected[name], rtol=1e-6, atol=2e-8, err_msg=direction)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_extreme_eta_gives_no_nan(dtype: Any) -> None:
+def test_derivatives_are_finite_for_extreme_eta(dtype: Any) -> None:
     f, df, p, dp = (x.astype(dtype) for x in (F, DF, P, DP))
     for d, eta in product(SMOOTH + KINKED, (1e-30, 1e-8, 1e-3, 1e3, 1e8, 1e30)):
         tangent = worst_case_jvp(f, eta, d, df, dp=dp, p=p)
@@ -85,8 +74,8 @@ def test_extreme_eta_gives_no_nan(dtype: Any) -> None:
             np.testing.assert_allclose(worst_case_jvp(f, eta, d, df, p=p).value, limit, rtol=1e-5)
 
 
-def test_large_eta_is_accurate() -> None:
-    """The leading term of the derivative of the value in eta is -Var f / (2 eta^2)."""
+def test_derivative_in_eta_is_accurate_for_large_eta() -> None:
+    """To leading order, the derivative of the value in eta is -Var f / (2 eta^2)."""
     for d in (ENTROPIC, QUADRATIC, cressie_read(3)):
         tangent = worst_case_jvp(F, 1e5, d, deta=1.0)
         np.testing.assert_allclose(tangent.value, -F.var(axis=-1) / 2e10, rtol=1e-4)
@@ -95,17 +84,16 @@ def test_large_eta_is_accurate() -> None:
         )
 
 
-def test_ties_share_in_proportion_to_p() -> None:
+def test_derivative_of_mu_is_shared_by_tied_losses_in_proportion_to_p() -> None:
     f, p = np.array([1.0, 3.0, 2.0, 3.0]), np.array([0.4, 0.1, 0.2, 0.3])
-    moves = [float(worst_case_jvp(f, 0.1, HINGE, e, p=p).mu) for e in np.eye(4)]
-    np.testing.assert_allclose(moves, [0, 0.25, 0, 0.75])
+    dmu = [float(worst_case_jvp(f, 0.1, HINGE, e, p=p).mu) for e in np.eye(4)]
+    np.testing.assert_allclose(dmu, [0, 0.25, 0, 0.75])
     f = np.array([1.0, 3.0, 1.0, 1.0])
-    moves = [float(worst_case_jvp(f, 0.1, indicator(0.5), e, p=p).mu) for e in np.eye(4)]
-    np.testing.assert_allclose(moves, [4 / 9, 0, 2 / 9, 3 / 9])
+    dmu = [float(worst_case_jvp(f, 0.1, indicator(0.5), e, p=p).mu) for e in np.eye(4)]
+    np.testing.assert_allclose(dmu, [4 / 9, 0, 2 / 9, 3 / 9])
 
 
-def test_direction_that_adds_mass_to_a_point_of_probability_zero() -> None:
-    """The derivative is one-sided where p is zero; other directions ignore the point."""
+def test_derivative_in_p_is_one_sided_where_p_is_zero() -> None:
     p, dp = np.array([0.0, 0.3, 0.3, 0.4]), np.array([1.0, 0.0, 0.0, 0.0])
     f, h = np.array([0.9, 0.2, 0.7, 0.4]), 1e-7
     for d in (ENTROPIC, QUADRATIC, cressie_read(1.5)):

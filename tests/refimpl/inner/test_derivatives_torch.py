@@ -1,6 +1,4 @@
-"""Derivatives of the worst case with torch: every mode, every argument, second derivatives, a model."""
-
-from __future__ import annotations
+"""Derivatives of `worst_case` with torch: autograd, torch.func and torch.compile."""
 
 import warnings
 from collections.abc import Callable
@@ -53,7 +51,7 @@ P = [[0.1, 0.2, 0.4, 0.3], [0.3, 0.15, 0.35, 0.2]]
 
 
 def fields(d: Divergence) -> Callable[..., Any]:
-    """Value, mu and weights as a function of losses, eta and an unnormalised distribution."""
+    """Return a function from losses, eta and unnormalised p to value, mu and weights."""
 
     def function(f: Any, eta: Any, p: Any = None) -> Any:
         out = worst_case(f, eta, d, p=None if p is None else p / p.sum(-1, keepdim=True))
@@ -64,7 +62,7 @@ def fields(d: Divergence) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("backend_name", ["torch", "numba", "numpy"])
 def test_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
-    """Danskin's theorem, bit for bit. All fields but the gap carry gradients; tracking changes no value."""
+    """This is Danskin's theorem; all fields except the gap carry gradients."""
     rows = [[0.11, -0.42, 0.9], [1e8 + 0.11, 1e8, 1e8 - 0.3], [1.0, 1.0, 0.0]]
     with backend(backend_name):
         for d, dtype in product((*select(usual=True), anonymous(ENTROPIC)), (torch.float64, torch.float32)):
@@ -103,14 +101,14 @@ def test_nondifferentiable_functions_reject_tensors_that_require_grad() -> None:
 
 
 @pytest.mark.parametrize("d", SMOOTH, ids=name_of)
-def test_gradcheck(d: Divergence) -> None:
+def test_first_and_second_derivatives_pass_gradcheck(d: Divergence) -> None:
     for distribution in ([], [tensor(P, True)]):
         arguments = (tensor(F, True), tensor(ETA, True), *distribution)
         assert torch.autograd.gradcheck(fields(d), arguments, fast_mode=True, check_forward_ad=True)
         assert torch.autograd.gradgradcheck(fields(d), arguments, fast_mode=True)
 
 
-def test_gradcheck_with_eta_and_p_shared_by_all_rows() -> None:
+def test_derivatives_in_eta_and_p_shared_by_all_rows_pass_gradcheck() -> None:
     arguments = (tensor(F, True), tensor(0.7, True), tensor(P[0], True))
     assert torch.autograd.gradcheck(fields(QUADRATIC), arguments)
     assert torch.autograd.gradgradcheck(fields(ENTROPIC), arguments)
@@ -136,10 +134,10 @@ def test_backward_is_the_transpose_of_the_jvp(d: Divergence, distribution: bool)
         dp=directions[2] if distribution else None,
         p=p.detach() if distribution else None,
     )
-    along = sum(torch.sum(g * v) for g, v in zip(gradients, directions, strict=True))
+    backward_product = sum(torch.sum(g * v) for g, v in zip(gradients, directions, strict=True))
     products = (tangent.value, tangent.mu, tangent.weights)
     expected = sum(torch.sum(a * b) for a, b in zip(factors, products, strict=True))
-    torch.testing.assert_close(along, expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(backward_product, expected, rtol=1e-12, atol=1e-13)
 
 
 def log_sum_exp(f: Any, eta: Any) -> Any:
@@ -150,7 +148,7 @@ def value(f: Any, eta: Any) -> Any:
     return worst_case(f, eta, ENTROPIC).value
 
 
-def test_torch_func() -> None:
+def test_torch_func_derivatives_agree_with_log_sum_exp() -> None:
     func, f, eta = torch.func, tensor(F), tensor(ETA)
     close = torch.testing.assert_close
     for transform in (
@@ -169,8 +167,7 @@ def test_torch_func() -> None:
 
 
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, indicator(0.37)], ids=name_of)
-def test_torch_func_on_all_fields(d: Divergence) -> None:
-    """Value, mu and weights, row by row in backward mode and batched in both modes of torch.func."""
+def test_batched_torch_func_agrees_with_row_by_row_jacobians(d: Divergence) -> None:
 
     def flat_fields(f: Any, eta: Any, p: Any) -> Any:
         return torch.cat([x.reshape(-1) for x in fields(d)(f, eta, p)])
@@ -228,7 +225,7 @@ def test_underflowing_weights_have_finite_gradients() -> None:
 
 
 def test_unsupported_transformations_raise() -> None:
-    """They would return zeros or a constant."""
+    """Without the error, they would return zeros or a constant."""
     f, v = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.5])
     jacfwd = torch.func.jacfwd
 

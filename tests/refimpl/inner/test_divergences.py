@@ -1,6 +1,4 @@
-"""Every field of every named divergence, against the formulas of the paper in 50 digits."""
-
-from __future__ import annotations
+"""The fields of every built-in divergence agree with the paper's formulas in 50 digits."""
 
 import pickle
 from collections.abc import Callable
@@ -19,7 +17,8 @@ from phiball.verification.oracles import definitions
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 
-EVERY, SMOOTH = select(limit=False), select(limit=False, smooth=True)  # limits: at the end of this file
+# Parameters near a limit are tested at the end of this file.
+EVERY, SMOOTH = select(limit=False), select(limit=False, smooth=True)
 
 
 def exact(function: Callable[..., Any], d: Divergence) -> Callable[[Any], Any]:
@@ -27,7 +26,7 @@ def exact(function: Callable[..., Any], d: Divergence) -> Callable[[Any], Any]:
 
 
 def constants(d: Divergence) -> tuple[float, float, float, float]:
-    """phi'(0+), the subgradient at 1 nearest to 0, lim phi(t)/t, phi''(1)."""
+    """slope0 = phi'(0+), slope1 = the subgradient at 1 nearest to 0, recession = lim phi(t)/t, phi''(1)."""
     k: Any = d.parameter
     if d.family == "cressie_read":
         return (-1 / (k - 1) if k > 1 else -inf, 0.0, 1 / (1 - k) if k < 1 else inf, 1.0)
@@ -41,7 +40,7 @@ def constants(d: Divergence) -> tuple[float, float, float, float]:
 
 
 @lru_cache(None)
-def points(d: Divergence) -> list[tuple[float, list[float]]]:
+def conjugate_values(d: Divergence) -> list[tuple[float, list[float]]]:
     """Points s that are exact in single precision, with the conjugate and three derivatives at each."""
     phi, conj = exact(definitions.phi, d), exact(definitions.conjugate, d)
     slope0, _, recession, _ = constants(d)
@@ -54,31 +53,31 @@ def points(d: Divergence) -> list[tuple[float, list[float]]]:
         if slope0 > -inf:
             ss += [slope0 - 0.25, slope0 - 2]
         found = [(s, [float(mp.diff(conj, s, n)) for n in range(4)]) for s in ss if s < recession]
-        # Elsewhere the rounding of s changes the density by more than its size.
+        # At other points, rounding s changes the density by more than its size.
         return [(s, f) for s, f in found if abs(s) * abs(f[2]) < 1e4 * max(f[1], 1e-30) or f[1] == 0]
 
 
-def spread(value: float) -> float:
-    """The size of a value, and of the error of exp at a rounded exponent."""
+def exp_error(value: float) -> float:
+    """abs(value) (1 + abs(log(value))): the error, in units of eps, of exp at a rounded exponent."""
     return abs(value) * (1 + abs(float(np.log(abs(value))))) if value else 0.0
 
 
-def test_conjugate_and_its_derivatives(arrays: Arrays) -> None:
+def test_conjugate_and_its_derivatives_agree_with_50_digits(arrays: Arrays) -> None:
     for d in EVERY:
-        some = points(d)
+        some = conjugate_values(d)
         assert len(some) >= 5
         at = arrays.asarray([s for s, _ in some])
         found = [arrays.numpy(f(at)).astype(np.float64) for f in (d.conj, d.dconj, d.d2conj)]
         few = 16 * arrays.eps  # each is a handful of operations
         for i, (s, (conj, x, d2, d3)) in enumerate(some):
             # A backward error of a few roundings in s, and a forward error in the result.
-            size = abs(s) * spread(x) + spread(conj) + abs(s * x - conj)
+            size = abs(s) * exp_error(x) + exp_error(conj) + abs(s * x - conj)
             assert abs(found[0][i] - conj) <= few * size, (d.name, s)
-            assert abs(found[1][i] - x) <= few * (abs(s) * abs(d2) + spread(x)), (d.name, s)
-            assert abs(found[2][i] - d2) <= few * (abs(s) * abs(d3) + spread(d2)) + 1e-30, (d.name, s)
+            assert abs(found[1][i] - x) <= few * (abs(s) * abs(d2) + exp_error(x)), (d.name, s)
+            assert abs(found[2][i] - d2) <= few * (abs(s) * abs(d3) + exp_error(d2)) + 1e-30, (d.name, s)
 
 
-def test_phi(arrays: Arrays) -> None:
+def test_phi_agrees_with_40_digits(arrays: Arrays) -> None:
     for d in EVERY:
         phi = exact(definitions.phi, d)
         xs = [0.0, 0.0078125, 0.25, 0.75, 0.984375, 1.0, 1.015625, 1.25, 2.0, 3.5, 40.0]
@@ -93,14 +92,14 @@ def test_phi(arrays: Arrays) -> None:
             if true > largest / 1e3 or term > largest / 1e3:
                 assert value > largest / 1e6
             else:
-                bound = 16 * arrays.eps * (spread(float(true)) + spread(float(term)) + abs(x - 1))
+                bound = 16 * arrays.eps * (exp_error(float(true)) + exp_error(float(term)) + abs(x - 1))
                 assert abs(value - float(true)) <= bound, x
         below = arrays.numpy(d.phi(arrays.asarray([-1e-30, -0.5, -3.0, -inf])))
         assert np.all(below == inf), d.name
         assert out[xs.index(1.0)] == 0.0, d.name
 
 
-def test_densities_end_at_zero_and_at_infinity(arrays: Arrays) -> None:
+def test_density_is_zero_below_slope0_and_infinite_above_recession(arrays: Arrays) -> None:
     for d in EVERY:
         if d.recession < inf:
             s = arrays.asarray([d.recession * 1.001, d.recession + 3, 1e20])
@@ -116,7 +115,7 @@ def test_densities_end_at_zero_and_at_infinity(arrays: Arrays) -> None:
             assert np.all(arrays.numpy(d.dconj(arrays.asarray([-2.0, -50.0]))) > 0)
 
 
-def test_functions_do_not_modify_their_arguments(arrays: Arrays) -> None:
+def test_functions_keep_shape_and_dtype_and_do_not_modify_arguments(arrays: Arrays) -> None:
     values = [-2.5, -1.0, -0.25, 0.0, 0.5, 1.0, 3.0]
     for d in EVERY:
         for function in (d.phi, d.conj, d.dconj, d.d2conj):
@@ -129,7 +128,7 @@ def test_functions_do_not_modify_their_arguments(arrays: Arrays) -> None:
                 assert not np.any(np.isnan(arrays.numpy(out))), d.name
 
 
-def test_constants(doubles: Arrays) -> None:
+def test_constants_agree_with_closed_forms_given_or_derived(doubles: Arrays) -> None:
     for d in EVERY if doubles.backend == "numba" else select(core=True):
         found = (d.slope0, d.slope1, d.recession, d.curvature1)
         assert found == pytest.approx(constants(d), rel=1e-15), d.name
@@ -146,7 +145,7 @@ def test_constants(doubles: Arrays) -> None:
         assert (derived.family, derived.parameter) == (None, None)
 
 
-def test_pickling() -> None:
+def test_pickled_divergence_is_equal() -> None:
     for d in EVERY:
         copy = pickle.loads(pickle.dumps(d))
         assert copy == d
@@ -155,7 +154,7 @@ def test_pickling() -> None:
             assert np.array_equal(getattr(copy, function)(x), getattr(d, function)(x))
 
 
-def test_equality() -> None:
+def test_divergences_are_equal_if_family_and_parameter_are() -> None:
     assert cressie_read(1) is cressie_read(1.0) is ENTROPIC
     assert len(set(EVERY)) == len(EVERY)
     assert indicator(0.25) == indicator(0.25)
@@ -176,7 +175,7 @@ SS = [-8.0, -2.0, -0.5, 0.25, 0.75]
 CLOSE = [sign * 2.0**-e for e in (3, 7, 10, 13, 17, 20) for sign in (-1, 1)]
 
 
-def test_near_the_limits(arrays: Arrays) -> None:
+def test_cressie_read_is_accurate_near_orders_0_and_1(arrays: Arrays) -> None:
     for k in ORDERS:
         d = cressie_read(k)
         phi, conj = exact(definitions.phi, d), exact(definitions.conjugate, d)
@@ -192,8 +191,8 @@ def test_near_the_limits(arrays: Arrays) -> None:
                 assert abs(value / mp.diff(conj, s) - 1) <= few, (k, s)
 
 
-def test_near_the_minimum(arrays: Arrays) -> None:
-    """conj has a small relative error as s -> 0; the error of phi is eps abs(x - 1), not eps."""
+def test_cressie_read_is_accurate_near_its_minimum(arrays: Arrays) -> None:
+    """conj has a small relative error as s -> 0, and the error of phi is a few eps times abs(x - 1)."""
     for k in (-100.0, -2.0, -1e-9, 0.0, 1e-9, 0.5, 1 - 1e-9, 1 + 1e-9, 1.5, 2.0, 3.0, 50.0):
         d = cressie_read(k)
         phi, conj = exact(definitions.phi, d), exact(definitions.conjugate, d)
@@ -205,5 +204,5 @@ def test_near_the_minimum(arrays: Arrays) -> None:
             for h, value in zip(small, phis, strict=True):
                 assert abs(value - phi(mp.mpf(1 + h))) <= few * abs(h), (k, h)
             for s, value in zip(small, conjs, strict=True):
-                # The error of log(1 + (k-1) s)/(k-1) grows with abs(k) s only.
+                # The error of log(1 + (k-1) s)/(k-1) grows only with abs(k) s.
                 assert abs(value / conj(mp.mpf(s)) - 1) <= few, (k, s)

@@ -1,6 +1,4 @@
-"""The inner problem: atoms, ties, shapes and defaults; Algorithm 2; divergences given by functions."""
-
-from __future__ import annotations
+"""`worst_case`: atoms, ties, shapes and defaults; `bisection`; divergences given by functions."""
 
 from dataclasses import replace
 from itertools import product
@@ -20,8 +18,8 @@ from tests.support.divergences import QUARTIC_BY_FUNCTIONS as QUARTIC
 
 
 @pytest.mark.parametrize(("d", "c"), [(ABSOLUTE, 2.0), (HINGE, 1.0)], ids=name_of)
-def test_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
-    """E4c: mass from at or below max f - c eta moves to the maximum, ties in proportion to p."""
+def test_mass_of_small_losses_moves_to_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
+    """Losses up to max f - c eta lose their mass; tied maxima share it in proportion to p."""
     f, p = [1.0, 0.875, 1.0, 0.25, -2.0, 0.75], [0.1, 0.2, 0.3, 0.1, 0.1, 0.2]
     low = [3, 4] if d is ABSOLUTE else [3, 4, 5]
     gamma = list(p)
@@ -40,16 +38,16 @@ def test_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> No
     assert arrays.numpy(out.weights).tolist() == [0.5, 0.25, 0.0, 0.25]
 
 
-def test_ties_share_in_proportion_to_p(arrays: Arrays) -> None:
+def test_tied_losses_share_mass_in_proportion_to_p(arrays: Arrays) -> None:
     f, p = [1.0, 0.0, 1.0, 0.0, 0.5], [0.1, 0.2, 0.3, 0.1, 0.3]
     for d in select(usual=True):
         w = arrays.numpy(worst_case(arrays.asarray(f), 0.4, d, p=arrays.asarray(p)).weights)
         assert w[2] == pytest.approx(3 * w[0], abs=16 * arrays.eps), d.name
         assert w[1] == pytest.approx(2 * w[3], abs=16 * arrays.eps), d.name
-    # E1 with atoms: 1/alpha above the quantile, and the rest shared at the quantile in proportion to p.
+    # CVaR: the density is 1/alpha above the quantile; losses at the quantile share the rest.
     f, p = [5.0, 2.0, 2.0, 2.0, 1.0], [0.125, 0.25, 0.125, 0.125, 0.375]
     solution = worst_case(arrays.asarray(f), 1.0, indicator(0.5), p=arrays.asarray(p))
-    share = 0.375 / 0.5 / 0.5  # (alpha - mass above)/mass at, over alpha
+    share = 0.375 / 0.5 / 0.5  # (alpha - mass above the quantile) / mass at the quantile / alpha
     gamma = [0.25, 0.25 * share, 0.125 * share, 0.125 * share, 0.0]
     assert arrays.numpy(solution.weights).tolist() == pytest.approx(gamma, abs=16 * arrays.eps)
     assert float(solution.mu) == pytest.approx(2.0, abs=16 * arrays.eps)
@@ -65,7 +63,7 @@ def problem(arrays: Arrays, shape: tuple[int, ...] = (3, 4, 6)) -> tuple[Any, An
     return arrays.asarray(f), arrays.asarray(eta), arrays.asarray(p / p.sum(axis=-1, keepdims=True))
 
 
-def agree(arrays: Arrays, d: Divergence, *pairs: tuple[Any, Any], eps: float = 64) -> None:
+def assert_agree(arrays: Arrays, d: Divergence, *pairs: tuple[Any, Any], eps: float = 64) -> None:
     for a, b in pairs:
         tol = eps * arrays.eps
         np.testing.assert_allclose(arrays.numpy(a), arrays.numpy(b), rtol=0, atol=tol, err_msg=d.name)
@@ -76,15 +74,15 @@ def test_points_of_probability_zero_are_ignored(arrays: Arrays) -> None:
     fewer, distribution = (arrays.asarray([x[i] for i in kept]) for x in (f, p))
     for d in select(usual=True):
         solution = worst_case(arrays.asarray(f), 0.3, d, p=arrays.asarray(p))
-        less = worst_case(fewer, 0.3, d, p=distribution)
+        smaller = worst_case(fewer, 0.3, d, p=distribution)
         w = arrays.numpy(solution.weights)
         assert w[1] == w[3] == 0, d.name
-        np.testing.assert_allclose(w[kept], arrays.numpy(less.weights), atol=16 * arrays.eps)
-        assert float(solution.value) == pytest.approx(float(less.value), abs=16 * arrays.eps)
+        np.testing.assert_allclose(w[kept], arrays.numpy(smaller.weights), atol=16 * arrays.eps)
+        assert float(solution.value) == pytest.approx(float(smaller.value), abs=16 * arrays.eps)
         assert abs(float(solution.gap)) <= 64 * arrays.eps, d.name
 
 
-def test_p_and_eta_broadcast(arrays: Arrays) -> None:
+def test_p_and_eta_are_broadcast(arrays: Arrays) -> None:
     f, eta, _ = problem(arrays)
     random = np.random.default_rng(2)
     for shape in ((6,), (1, 6), (4, 6), (1, 4, 6), (3, 1, 6), (3, 4, 6)):
@@ -92,11 +90,11 @@ def test_p_and_eta_broadcast(arrays: Arrays) -> None:
         for d in select(core=True):
             out = worst_case(f, eta, d, p=arrays.asarray(p))
             full = worst_case(f, eta, d, p=arrays.asarray(np.broadcast_to(p, (3, 4, 6))))
-            # Sums have another order if the strides differ.
-            agree(arrays, d, (out.weights, full.weights), (out.value, full.value))
+            # The order of summation depends on the strides.
+            assert_agree(arrays, d, (out.weights, full.weights), (out.value, full.value))
             distribution = arrays.asarray(np.broadcast_to(p, (3, 4, 6))[1, 3])
             row = worst_case(f[1, 3, :], float(eta[1, 3]), d, p=distribution)
-            agree(arrays, d, (out.weights[1, 3, :], row.weights), (out.value[1, 3], row.value))
+            assert_agree(arrays, d, (out.weights[1, 3, :], row.weights), (out.value[1, 3], row.value))
         out = worst_case(f, arrays.asarray(etas), QUADRATIC)
         full = worst_case(f, arrays.asarray(np.broadcast_to(etas, (3, 4))), QUADRATIC)
         assert np.array_equal(arrays.numpy(out.value), arrays.numpy(full.value)), shape
@@ -105,21 +103,20 @@ def test_p_and_eta_broadcast(arrays: Arrays) -> None:
     assert len(values) == 1
 
 
-def test_p_is_uniform_by_default_and_validation_can_be_skipped(arrays: Arrays) -> None:
-    """check=False gives the same solution, and a row with NaN does not affect other rows."""
+def test_p_is_uniform_by_default_and_nan_stays_in_its_row_without_check(arrays: Arrays) -> None:
     f, eta, _ = problem(arrays, (4, 8))
     uniform = arrays.asarray(np.full(8, 0.125))
-    spoilt = arrays.numpy(f).copy()
-    spoilt[1, 2] = np.nan
+    with_nan = arrays.numpy(f).copy()
+    with_nan[1, 2] = np.nan
     for d in select(usual=True):
         out, same = worst_case(f, eta, d), worst_case(f, eta, d, p=uniform)
-        agree(arrays, d, (out.value, same.value), (out.weights, same.weights))
+        assert_agree(arrays, d, (out.value, same.value), (out.weights, same.weights))
         unchecked = worst_case(f, eta, d, check=False)
         assert np.array_equal(arrays.numpy(out.weights), arrays.numpy(unchecked.weights)), d.name
-        mixed = worst_case(arrays.asarray(spoilt), eta, d, check=False)
+        mixed = worst_case(arrays.asarray(with_nan), eta, d, check=False)
         assert np.isnan(float(mixed.value[1])), d.name
-        # A kernel may decline such a batch; the reference agrees up to rounding.
-        agree(arrays, d, *((mixed.value[row], out.value[row]) for row in (0, 2, 3)), eps=32)
+        # A batch with NaN may be solved by the reference, which agrees with the kernel up to rounding.
+        assert_agree(arrays, d, *((mixed.value[row], out.value[row]) for row in (0, 2, 3)), eps=32)
 
 
 def test_library_dtype_and_device_are_kept_and_arguments_unchanged(arrays: Arrays) -> None:
@@ -140,18 +137,15 @@ def test_library_dtype_and_device_are_kept_and_arguments_unchanged(arrays: Array
 
 # --- Algorithm 2, with the corrected bracket ---------------------------------------------------------------
 
-# At k = -10 the powers of a small density overflow in single precision, and no gap is certified.
-SMOOTH = [
-    *(d for d in select(smooth=True, limit=False, extreme=False) if d.parameter != -10),
-    QUARTIC,
-]
+# k = -10 is excluded: powers of a small density overflow in single precision, and no gap is certified.
+SMOOTH = [*(d for d in select(smooth=True, limit=False, extreme=False) if d.parameter != -10), QUARTIC]
 
 
-def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
+def test_bisection_is_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
     random = np.random.default_rng(7)
     values = random.normal(size=(5, 7)) + 2
     values[1] = 2.5
-    values[0, 3] = 1000.0  # has no mass
+    values[0, 3] = 1000.0  # a loss of probability zero
     f = arrays.asarray(values)
     eta = arrays.asarray(10 ** random.uniform(-1, 1, size=5))
     p = random.dirichlet(np.ones(7), size=5)
@@ -172,7 +166,7 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
         assert np.all(w >= 0)
         assert np.all(w[:, 3] == 0)
         np.testing.assert_allclose(w[1], before[2][1], atol=8 * arrays.eps)  # equal losses
-        # Anyone can recompute the certificate.
+        # The gap can be recomputed from mu and the weights.
         dual, primal = dual_value(f, out.mu, eta, d, p=p), primal_value(f, out.weights, eta, d, p=p)
         np.testing.assert_allclose(arrays.numpy(dual), value, atol=slack)
         np.testing.assert_allclose(arrays.numpy(dual - primal), arrays.numpy(out.gap), atol=slack)
@@ -181,35 +175,34 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
         assert np.array_equal(arrays.numpy(x), old)
 
 
-def test_kinked_phi_is_rejected() -> None:
+def test_bisection_rejects_kinked_phi() -> None:
     for d in (*select(usual=True, smooth=False), ELASTIC):
-        with pytest.raises(
-            ValueError, match=rf"divergence is {d.name.split('(')[0]}.*has a kink.*use worst_case"
-        ):
+        with pytest.raises(ValueError, match=rf"divergence is {d.name.split('(')[0]}.*use worst_case"):
             bisection(np.array([0.0, 1.0]), 1.0, d, tol=1e-3)
 
 
-def test_unattainable_tol_is_rejected(arrays: Arrays) -> None:
-    # The rounding h of mu at the size of the offset always costs h^2/(2 eta).
+def test_bisection_rejects_unattainable_tol(arrays: Arrays) -> None:
+    # Rounding mu, which is as large as the offset, by h always costs h^2/(2 eta).
     offset = 1e8 if arrays.eps < 1e-10 else 1e3
     f = arrays.asarray(offset + np.random.default_rng(0).random((40, 9)))
-    with pytest.raises(
-        ValueError,
-        match=r"tol is 1e-30, but the smallest gap that .*float\d\d certifies here is .*: increase tol",
-    ):
+    with pytest.raises(ValueError, match=r"tol is 1e-30.*increase tol"):
         bisection(f, 1e-3, QUADRATIC, tol=1e-30)
 
 
 # --- Divergences given by functions ------------------------------------------------------------------
 
 
-def test_kinked_divergences(arrays: Arrays) -> None:
+def test_kinked_divergences_given_by_functions_are_solved(arrays: Arrays) -> None:
     f, p = arrays.asarray([[0.0, 0.5, 1.0, 1.0], [0.3, -0.4, 2.0, 0.1]]), arrays.asarray([0.4, 0.3, 0.2, 0.1])
     for eta in (0.01, 0.2, 0.5, 5.0):
         out = worst_case(f, eta, ELASTIC, p=p)
         assert np.all(np.abs(arrays.numpy(out.gap)) <= 64 * arrays.eps * 5), eta
         np.testing.assert_allclose(arrays.numpy(out.weights).sum(axis=-1), 1, atol=8 * arrays.eps)
-    for eta, value in ((0.1, 0.70), (0.01, 0.745), (1e-4, 0.74995)):  # B1: it tends to 3/4, not to max f = 1
+    for eta, value in (
+        (0.1, 0.70),
+        (0.01, 0.745),
+        (1e-4, 0.74995),
+    ):  # tends to 3/4, not to max f = 1 (claim B1)
         out = worst_case(arrays.asarray([0.0, 1.0]), eta, HALF)
         assert float(out.value) == pytest.approx(value, abs=64 * arrays.eps)
 
@@ -224,15 +217,14 @@ def test_divergence_given_by_functions_has_the_same_solution(arrays: Arrays) -> 
     tol = 256 * arrays.eps * (np.ptp(f) + np.abs(f).max())
     for d in select(usual=True):
         named = worst_case(arrays.asarray(f), eta, d, p=p)
-        mine = worst_case(arrays.asarray(f), eta, anonymous(d), p=p)
-        np.testing.assert_allclose(
-            arrays.numpy(mine.value), arrays.numpy(named.value), atol=tol, err_msg=d.name
-        )
-        assert np.all(np.abs(arrays.numpy(mine.gap)) <= tol), d.name
+        custom = worst_case(arrays.asarray(f), eta, anonymous(d), p=p)
+        found, expected = arrays.numpy(custom.value), arrays.numpy(named.value)
+        np.testing.assert_allclose(found, expected, atol=tol, err_msg=d.name)
+        assert np.all(np.abs(arrays.numpy(custom.gap)) <= tol), d.name
 
 
-def test_phi_with_a_slope_at_one_is_centred(arrays: Arrays) -> None:
-    """phi + a (x - 1) has the same weights and value, and mu smaller by eta a."""
+def test_linear_term_of_phi_changes_only_mu(arrays: Arrays) -> None:
+    """phi + a (x - 1) has the same weights and value as phi, and its mu is smaller by eta a."""
     d, a = QUARTIC, 1.5
     sloped = Divergence(
         "sloped",
@@ -252,9 +244,9 @@ def test_phi_with_a_slope_at_one_is_centred(arrays: Arrays) -> None:
 
 
 def test_user_functions_get_torch_tensors() -> None:
-    """With every backend: only built-in divergences are evaluated on NumPy views of tensors."""
+    """Only built-in divergences are evaluated on NumPy views of tensors."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
-    mine = Divergence(
+    custom = Divergence(
         "my chi-square",
         lambda x: torch.where(x < 0, torch.inf, (x - 1) ** 2 / 2),
         lambda s: torch.where(s < -1, -0.5, s + s**2 / 2),
@@ -266,11 +258,13 @@ def test_user_functions_get_torch_tensors() -> None:
         curvature1=1.0,
     )
     f = torch.tensor([0.0, 0.25, 1.0, 3.0], dtype=torch.float64)
-    assert float(worst_case(f, 0.5, mine).value) == pytest.approx(float(worst_case(f, 0.5, QUADRATIC).value))
+    assert float(worst_case(f, 0.5, custom).value) == pytest.approx(
+        float(worst_case(f, 0.5, QUADRATIC).value)
+    )
 
 
 def test_wrong_conjugate_increases_the_gap(doubles: Arrays) -> None:
-    """The certificate is independent of the functions that the solver uses."""
+    """The gap does not rely on dconj, which the solver uses."""
     wrong = replace(QUARTIC, dconj=lambda s: array_namespace(s).clip(1 + s, min=0.0))
     out = worst_case(doubles.asarray([0.0, 1.0, 3.0]), 0.5, wrong)
     assert float(out.gap) > 1e-2
@@ -290,7 +284,7 @@ def test_exactly_one_of_eta_and_budget_is_required() -> None:
             worst_case(np.eye(2), **settings)
 
 
-def test_divergence_by_name_is_entropic_by_default() -> None:
+def test_divergence_may_be_a_name_and_is_entropic_by_default() -> None:
     f = np.array([0.0, 0.3, 1.0])
     for name, d in (("kl", ENTROPIC), ("chi2", QUADRATIC), ("tv", ABSOLUTE), ("hinge", HINGE)):
         assert float(worst_case(f, 0.2, name).value) == float(worst_case(f, 0.2, d).value)

@@ -1,6 +1,4 @@
-"""Fits of linear models and their gaps; ../sklearn compares fits of radius 0 with scikit-learn."""
-
-from __future__ import annotations
+"""`fit_linear_model`: its gaps bound the suboptimality."""
 
 from dataclasses import replace
 from functools import cache
@@ -27,7 +25,7 @@ from tests.support.arrays import Arrays
 
 @cache
 def table(name: str) -> tuple[Any, Any]:
-    """Standardised data of scikit-learn, with suitable labels: signs, numbers or counts."""
+    """Standardised data of scikit-learn, with labels -1 and 1, real numbers or class numbers."""
     load = {"cancer": load_breast_cancer, "diabetes": load_diabetes, "wine": load_wine}[name]
     X, y = load(return_X_y=True)
     X = StandardScaler().fit_transform(X)
@@ -36,7 +34,7 @@ def table(name: str) -> tuple[Any, Any]:
     return X, (y - y.mean()) / y.std() if name == "diabetes" else y.astype(float)
 
 
-SMALL = 60
+N_EXAMPLES = 60
 CASES = {
     "logistic": LinearProblem("logistic", Ball(2, 0.5), 0.1, ridge=0.01),
     "quadratic": LinearProblem("logistic", Ball(2, 0.5), 0.1, QUADRATIC, ridge=0.01),
@@ -50,9 +48,7 @@ CASES = {
     "budget": LinearProblem(
         "squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(QUADRATIC, budget=0.3)
     ),
-    "cvar of examples": LinearProblem(
-        "logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)
-    ),
+    "cvar examples": LinearProblem("logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)),
     "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.01),
 }
 
@@ -62,16 +58,13 @@ def data_of(problem: LinearProblem) -> tuple[Any, Any]:
     name = problem.loss if isinstance(problem.loss, str) else problem.loss.name
     source = {"logistic": "cancer", "hinge": "cancer", "multinomial": "wine"}.get(name, "diabetes")
     X, y = table(source)
-    step = len(y) // SMALL
+    step = len(y) // N_EXAMPLES
     return X[::step, :6], y[::step]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_gap_bounds_the_suboptimality(name: str) -> None:
-    """No model found by another optimiser is better by more than the gap, at any precision.
-
-    The gap of a rough solution covers the distance to the fine one.
-    """
+    """Neither a more accurate fit nor Powell's method is better by more than the gap."""
     problem = CASES[name]
     X, y = data_of(problem)
     fine = fit_linear_model(problem, X, y, tol=1e-8, n_points=64, max_iter=2000)
@@ -80,22 +73,21 @@ def test_gap_bounds_the_suboptimality(name: str) -> None:
     assert -1e-12 < fine.gap < 1e-7
     for max_iter in (1, 2, 4):
         rough = fit_linear_model(problem, X, y, n_points=64, max_iter=max_iter)
-        if rough.n_nodes == fine.n_nodes:  # otherwise the integrals differ by their errors
+        if rough.n_nodes == fine.n_nodes:  # otherwise the integrals have different errors
             assert rough.value - fine.value <= rough.gap + 1e-13
-    # Powell's method shares nothing with the solver: it uses values alone.
+    # Powell's method uses only values of the objective.
     size = fine.coef.size
     start = np.concatenate([np.ravel(fine.coef), np.ravel(fine.intercept)])
 
     def value(v: Any) -> float:
         return linear_model_risk(problem, v[:size], v[size], X, y, quadrature_tol=1e-3).value
 
-    if name in ("logistic", "cvar of examples", "no intercept"):
+    if name in ("logistic", "cvar examples", "no intercept"):
         found = minimize(value, start + 0.01, method="Powell", options={"maxfev": 600})
         assert fine.value - float(found.fun) <= fine.gap + fine.error + 1e-12
 
 
-def test_gap_of_a_wrong_solution_is_large() -> None:
-    """The gap of wrong coefficients is at least their suboptimality."""
+def test_gap_of_inaccurate_coefficients_is_at_least_their_suboptimality() -> None:
     problem = CASES["logistic"]
     X, y = data_of(problem)
     rough = fit_linear_model(problem, X, y, max_iter=1)
@@ -103,7 +95,7 @@ def test_gap_of_a_wrong_solution_is_large() -> None:
     assert rough.gap > rough.value - fine.value > 1e-4
     without = LinearProblem("logistic", Ball(2, 0.5), 0.1)
     assert fit_linear_model(without, X, y).gap == inf
-    # A slightly wrong intercept without any step: only its slope reveals it.
+    # A slightly wrong intercept, without an iteration.
     one = np.ones((len(y), 1)) * 1e-3
     for shift in (0.3, 1e-2, 1e-4):
         flat = fit_linear_model(problem, one, y)
@@ -113,8 +105,7 @@ def test_gap_of_a_wrong_solution_is_large() -> None:
         assert early.gap + 1e-15 > early.value - flat.value > 1e-10
 
 
-def test_kinks_with_no_example_near_them() -> None:
-    """The solver proceeds where the Hessian is 0; the gap is tiny for a nonunique intercept."""
+def test_piecewise_linear_losses_converge_where_the_hessian_is_zero() -> None:
     X, y = load_iris(return_X_y=True)
     X, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], np.where(y[::3] == 1, 1.0, -1.0)
     problem = LinearProblem("hinge", ridge=1 / len(y))
@@ -126,18 +117,22 @@ def test_kinks_with_no_example_near_them() -> None:
     assert ours.gap < 1e-6
     source = np.random.default_rng(0)
     X, y = source.normal(size=(60, 2)), source.normal(size=60)
-    for radius in (0.0, 0.3):  # the quantile 0.9 of 60 examples lies between two of them
+    for radius in (0.0, 0.3):  # the intercept is not unique: the quantile lies between two examples
         problem = LinearProblem(quantile_loss(0.9), Ball(2, radius), 0.1, ridge=0.05)
         assert fit_linear_model(problem, X, y).gap < 1e-6
 
 
-def test_warm_start_and_sample_weights() -> None:
-    """A warm start at the solution takes no step; a weight of two repeats an example, and 0 removes it."""
+def test_warm_start_at_the_solution_takes_no_iteration() -> None:
     problem = CASES["logistic"]
     X, y = data_of(problem)
     first = fit_linear_model(problem, X, y, tol=1e-10)
     again = fit_linear_model(problem, X, y, start=first, tol=1e-10)
     assert again.iterations == 0
+
+
+def test_sample_weights_repeat_or_remove_examples() -> None:
+    problem = CASES["logistic"]
+    X, y = data_of(problem)
     w = np.ones(len(y))
     w[:5], w[5:8] = 2.0, 0.0
     weighted = fit_linear_model(problem, X, y, sample_weight=w, tol=1e-10)
@@ -146,16 +141,15 @@ def test_warm_start_and_sample_weights() -> None:
     np.testing.assert_allclose(weighted.coef, repeated.coef, atol=1e-8)
 
 
-def test_arrays_of_every_library(doubles: Arrays) -> None:
-    """Coefficients have the type of the data."""
+def test_coefficients_have_the_array_library_of_the_data(doubles: Arrays) -> None:
     X, y = data_of(CASES["logistic"])
     reference = fit_linear_model(CASES["logistic"], X, y)
     model = fit_linear_model(CASES["logistic"], doubles.asarray(X), doubles.asarray(y))
     assert doubles.numpy(model.coef) == pytest.approx(reference.coef, abs=1e-8)
 
 
-def test_eta_0_is_rejected_in_norms_other_than_2() -> None:
-    """The objective has kinks in the coefficients."""
+def test_eta_zero_is_rejected_unless_the_norm_is_2() -> None:
+    """For other norms, the objective is nondifferentiable in the coefficients."""
     X, y = data_of(CASES["logistic"])
     with pytest.raises(ValueError, match="eta is 0 and the norm inf"):
         fit_linear_model(LinearProblem("logistic", Ball(inf, 0.5), 0.0), X, y)

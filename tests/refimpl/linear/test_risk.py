@@ -1,6 +1,4 @@
-"""The risk of linear models against an oracle in 30 digits, its gradient, and its limits."""
-
-from __future__ import annotations
+"""`linear_model_risk` agrees with 30-digit solutions and closed forms."""
 
 from dataclasses import replace
 from math import inf
@@ -62,18 +60,16 @@ EXAMPLES: list[Any] = [
 
 
 @pytest.mark.parametrize(("loss", "m", "r", "y", "d", "eta", "divergence"), EXAMPLES)
-def test_value_matches_the_oracle(
+def test_value_agrees_with_30_digits(
     loss: str, m: float, r: float, y: float, d: int, eta: float, divergence: str
 ) -> None:
-    """To ten digits, with and without kinks; `error` is as small."""
     risk = one_example(loss, m, r, y, d, eta, FAMILIES.get(divergence, ENTROPIC))
     exact = example_risk(loss, m, r, y, d, min(eta, 1.0), divergence)
     assert abs(risk.value - exact) <= 1e-10 * (1 + abs(exact))
     assert risk.error <= 1e-9 * (1 + abs(exact))
 
 
-def test_loss_equals_the_level_at_a_crossing() -> None:
-    """For losses with flat parts, exponential tails and kinks."""
+def test_crossing_is_where_the_loss_equals_the_level() -> None:
     source = np.random.default_rng(0)
     m, y = 3 * source.normal(size=400), source.choice([-1.0, 1.0], size=400)
     for name, loss in LOSSES.items():
@@ -91,26 +87,25 @@ def test_loss_equals_the_level_at_a_crossing() -> None:
 
 
 @pytest.mark.slow
-def test_cressie_read_and_user_defined_divergences() -> None:
-    """Weights that start like a root or a square at their level, and a divergence without a family."""
+def test_cressie_read_and_custom_divergences_agree_with_30_digits() -> None:
     for loss, m, r, y, d, eta, k in (
         ("logistic", 0.4, 2.0, 1.0, 3, 0.1, 3.0),
         ("hinge", 0.8, 0.7, 1.0, 400, 0.01, 1.2),
-        ("logistic", 0.4, 2.0, 1.0, 8, 0.03, 0.5),  # with an atom at the end
-        ("hinge", 0.8, 0.7, 1.0, 9, 0.05, 0.0),  # with an atom
-        ("squared", 0.3, 0.9, 0.5, 5, 0.1, -1.0),  # with an atom
+        ("logistic", 0.4, 2.0, 1.0, 8, 0.03, 0.5),  # has an atom
+        ("hinge", 0.8, 0.7, 1.0, 9, 0.05, 0.0),  # has an atom
+        ("squared", 0.3, 0.9, 0.5, 5, 0.1, -1.0),  # has an atom
     ):
         exact = example_risk(loss, m, r, y, d, eta, "power", k)
         risk = one_example(loss, m, r, y, d, eta, cressie_read(k))
         assert abs(risk.value - exact) <= 1e-9 * (1 + abs(exact))
     named = cressie_read(2)
-    own = Divergence("own", named.phi, named.conj, named.dconj, named.d2conj)
-    values = [one_example("squared", 0.3, 0.9, 0.5, 4, 0.1, phi).value for phi in (QUADRATIC, named, own)]
+    custom = Divergence("custom", named.phi, named.conj, named.dconj, named.d2conj)
+    values = [one_example("squared", 0.3, 0.9, 0.5, 4, 0.1, phi).value for phi in (QUADRATIC, named, custom)]
     np.testing.assert_allclose(values, values[0], rtol=1e-10)
 
 
-def test_multinomial_risk_matches_quadrature_on_the_ball() -> None:
-    """Two and three classes to nine digits, with feature scales; four classes in three features by points."""
+def test_multinomial_risk_agrees_with_quadrature_on_the_ball() -> None:
+    """Two and three classes use quadrature, with nine digits; four classes use Sobol points."""
     for classes in (2, 3, 4):
         source = np.random.default_rng(classes)
         W, x, y = source.normal(size=(classes, 3)), source.normal(size=(1, 3)), np.asarray([classes - 1.0])
@@ -122,8 +117,8 @@ def test_multinomial_risk_matches_quadrature_on_the_ball() -> None:
         assert abs(risk.value - exact) <= bound <= 0.05
 
 
-def test_few_points_suffice_for_many_features() -> None:
-    """Five classes of forty features, whose points lie in a subspace."""
+def test_multinomial_risk_with_many_features_agrees_with_monte_carlo() -> None:
+    """With five classes, the integral over forty features is one over a subspace."""
     source = np.random.default_rng(0)
     W, X, y = source.normal(size=(5, 40)) / 4, source.normal(size=(30, 40)), source.integers(0, 5, 30) * 1.0
     y[:5] = np.arange(5)
@@ -137,8 +132,7 @@ def test_few_points_suffice_for_many_features() -> None:
     assert risk.error < 0.01 * f.mean()
 
 
-def test_nodes_are_doubled_until_the_tolerance_is_met() -> None:
-    """A steep worst case needs more nodes than a flat one; a loose tolerance is met with fewer."""
+def test_steep_losses_and_tight_tolerances_use_more_nodes() -> None:
     flat = one_example("logistic", 0.5, 1.0, 1.0, 4, 10.0, ENTROPIC)
     steep = one_example("logistic", 0.5, 20.0, 1.0, 4, 0.05, ENTROPIC)
     assert flat.n_nodes < steep.n_nodes
@@ -187,8 +181,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_gradient_matches_differences_of_the_value(name: str) -> None:
-    """In random directions, along which the value is convex."""
+def test_gradient_agrees_with_finite_differences_and_the_value_is_convex(name: str) -> None:
     problem = PROBLEMS[name]
     X, y, theta = data(problem.loss)
     d = X.shape[1]
@@ -206,13 +199,12 @@ def test_gradient_matches_differences_of_the_value(name: str) -> None:
         h = 1e-4
         up, down = (risk(theta + s * h * direction).value for s in (1, -1))
         assert (up - down) / (2 * h) == pytest.approx(gradient @ direction, rel=1e-6, abs=2e-6)
-        far, near = (risk(theta + s * direction / 4).value for s in (1, -1))
-        assert here.value <= (far + near) / 2 + 1e-10
-        assert far >= here.value + gradient @ direction / 4 - 1e-9
+        right, left = (risk(theta + s * direction / 4).value for s in (1, -1))
+        assert here.value <= (right + left) / 2 + 1e-10
+        assert right >= here.value + gradient @ direction / 4 - 1e-9
 
 
-def test_hessian_matches_differences_of_the_gradient() -> None:
-    """`inverse` maps a difference of gradients to the step."""
+def test_inverse_hessian_maps_gradient_differences_to_steps() -> None:
     cases = {name: PROBLEMS[name] for name in ("logistic", "hellinger", "price", "linf")}
     for loss in ("logistic", "squared", "poisson", "smoothed hinge", "huber"):
         for name, phi in FAMILIES.items():
@@ -222,42 +214,39 @@ def test_hessian_matches_differences_of_the_gradient() -> None:
     for name, problem in cases.items():
         X, y, theta = data(problem.loss)
         theta = theta if problem.intercept else theta[:4]
-        objective = LinearData(replace(problem, ridge=0.3), X, y, None, 64).objective(
-            replace(problem, ridge=0.3), 64
-        )
+        ridge_problem = replace(problem, ridge=0.3)
+        objective = LinearData(ridge_problem, X, y, None, 64).objective(ridge_problem, 64)
         v, h = np.random.default_rng(0).normal(size=theta.size), 1e-5
         change = (objective(theta + h * v).gradient - objective(theta - h * v).gradient) / (2 * h)
         if objective.newton:
-            np.testing.assert_allclose(
-                objective(theta).inverse(change), v, rtol=2e-4, atol=2e-4, err_msg=name
-            )
+            step = objective(theta).inverse(change)
+            np.testing.assert_allclose(step, v, rtol=2e-4, atol=2e-4, err_msg=name)
         else:
             assert "squared" in name or "huber" in name or "poisson" in name
 
 
 @pytest.mark.slow
-def test_feature_scale() -> None:
-    """Against the oracle in norm 2, where fixed features reduce the dimension, and quadrature on a box."""
+def test_risk_with_feature_scale_agrees_with_quadrature() -> None:
+    """A feature of scale 0 reduces the dimension from 3 to 2."""
     theta, scale = np.asarray([0.8, -1.5, 0.4]), np.asarray([1.0, 0.0, 2.0])
-    x, y, reach = np.asarray([[0.3, 0.2, -0.5]]), np.ones(1), 0.7 * np.hypot(0.8, 0.8)
+    x, y, spread = np.asarray([[0.3, 0.2, -0.5]]), np.ones(1), 0.7 * np.hypot(0.8, 0.8)
     for name in ("entropic", "indicator", "hinge"):
         problem = LinearProblem("logistic", Ball(2, 0.7), 0.2, FAMILIES[name], feature_scale=scale)
-        exact = example_risk("logistic", float(x[0] @ theta), reach, 1.0, 2, 0.2, name)
+        exact = example_risk("logistic", float(x[0] @ theta), spread, 1.0, 2, 0.2, name)
         assert linear_model_risk(problem, theta, 0.0, x, y).value == pytest.approx(exact, abs=1e-10)
     u, a = np.polynomial.legendre.leggauss(40)
     z = (x @ theta)[0] + 0.7 * (0.8 * u[:, None] + 0.8 * u)
     box = LinearProblem("logistic", Ball(inf, 0.7), 0.2, feature_scale=scale)
-    weighted = np.sum(a[:, None] * a / 4 * (1 + np.exp(-z)) ** (1 / 0.2))  # exp of the loss over eta
+    mean_exp = np.sum(a[:, None] * a / 4 * (1 + np.exp(-z)) ** (1 / 0.2))  # E exp(loss/eta)
     found = linear_model_risk(box, theta, 0.0, x, y, n_points=1024)
-    assert abs(found.value - 0.2 * np.log(weighted)) <= 4 * found.error <= 0.02
+    assert abs(found.value - 0.2 * np.log(mean_exp)) <= 4 * found.error <= 0.02
     X, y, w = np.concatenate([x, 2 * x, 0 * x]), np.asarray([1.0, -1.0, 1.0]), np.asarray([0.2, 0.5, 0.3])
     risk = linear_model_risk(replace(problem, ridge=0.3), theta, 0.0, X, y, sample_weight=w)
     assert risk.value == pytest.approx(w @ risk.values + 0.15 * theta @ theta, abs=1e-12)
 
 
 @pytest.mark.parametrize("norm", [1, 2, inf])
-def test_limits_in_eta(norm: float) -> None:
-    """eta = 0 is the closed form of the adversarial loss, and a large eta approaches the mean."""
+def test_eta_zero_is_the_adversarial_loss_and_large_eta_approaches_the_mean(norm: float) -> None:
     X, y, theta = data("logistic")
     dual = {1: np.max(np.abs(theta[:4])), 2: np.linalg.norm(theta[:4]), inf: np.sum(np.abs(theta[:4]))}[norm]
     margin = y * (X @ theta[:4] + theta[4])
@@ -272,8 +261,7 @@ def test_limits_in_eta(norm: float) -> None:
     assert 0 <= value(1e3) - value(inf) <= 1e-5
 
 
-def test_one_moving_feature_is_exact_in_every_norm() -> None:
-    """All balls are intervals, and no Sobol points are needed."""
+def test_risk_with_one_free_feature_does_not_depend_on_the_norm() -> None:
     X, y, theta = data("squared")
     scale = [0.0, 1.0, 0.0, 0.0]
     risks = [
@@ -283,13 +271,12 @@ def test_one_moving_feature_is_exact_in_every_norm() -> None:
         for p in (1, 2, 3, inf)
     ]
     assert len({risk.value for risk in risks}) == 1
-    nothing = linear_model_risk(LinearProblem("squared"), theta[:4], 0.0, X, y)
-    still = LinearProblem("squared", Ball(1, 0.5), 0.1, feature_scale=[0.0] * 4)
-    assert linear_model_risk(still, theta[:4], 0.0, X, y).value == nothing.value
+    unperturbed = linear_model_risk(LinearProblem("squared"), theta[:4], 0.0, X, y)
+    no_free_feature = LinearProblem("squared", Ball(1, 0.5), 0.1, feature_scale=[0.0] * 4)
+    assert linear_model_risk(no_free_feature, theta[:4], 0.0, X, y).value == unperturbed.value
 
 
-def test_arrays_of_every_library(arrays: Arrays) -> None:
-    """The result has the type of the data, and the value of NumPy in double precision."""
+def test_gradient_has_the_dtype_of_the_data(arrays: Arrays) -> None:
     X, y, theta = data("logistic", n=10)
     for problem in (PROBLEMS["price"], LinearProblem("hinge", Ball(2, 0.5), 0.1, QUADRATIC)):
         reference = linear_model_risk(problem, theta[:4], theta[4], X, y)
@@ -299,21 +286,21 @@ def test_arrays_of_every_library(arrays: Arrays) -> None:
         assert risk.value == pytest.approx(reference.value, rel=1e-5 if "32" in str(X_.dtype) else 1e-12)
 
 
-def test_invalid_arguments() -> None:
+def test_invalid_problems_and_data_raise() -> None:
     X, X_nan = np.zeros((2, 3)), np.full((2, 3), np.nan)
-    mine: Any = 3.0
+    not_a_function: Any = 3.0
     calls: dict[str, Any] = {
-        "loss is 'cubic'; expected a LinearLoss, or one of logistic": lambda: LinearProblem("cubic"),
+        "loss is 'cubic'; expected": lambda: LinearProblem("cubic"),
         "ball is 0.5; expected a Ball": lambda: LinearProblem(ball=0.5),
         "expected a Ball without clip": lambda: LinearProblem(ball=Ball(2, 0.5, clip=(0, 1))),
-        "divergence is 3; expected a name such as": lambda: LinearProblem(divergence=3),
+        "divergence is 3; expected": lambda: LinearProblem(divergence=3),
         "eta is -1.0": lambda: LinearProblem(eta=-1.0),
         "ridge is -1.0": lambda: LinearProblem(ridge=-1.0),
         "reweighting is 0.1": lambda: LinearProblem(reweighting=0.1),
         "expected exactly one of them": lambda: Reweighting(QUADRATIC),
         "eta is 0.0": lambda: Reweighting(QUADRATIC, eta=0.0),
         "q is 1.0": lambda: quantile_loss(1.0),
-        "jet is 3.0": lambda: LinearLoss("mine", mine),
+        "jet is 3.0": lambda: LinearLoss("mine", not_a_function),
         "X has shape": lambda: _risk(np.zeros(3)),
         "labels other than -1 and 1": lambda: _risk(X, y=np.zeros(2)),
         "coef has 2 entries; expected 3": lambda: _risk(X, coef=np.zeros(2)),
@@ -337,19 +324,19 @@ def _risk(X: Any, **options: Any) -> Any:
     return linear_model_risk(problem, coef, 0.0, X, y, **options)
 
 
-def test_kinks_of_huber_losses() -> None:
+def test_huber_loss_has_kinks_at_its_width_from_the_label() -> None:
     y = np.array([0.5, -2.0])
     for loss, width in ((huber_loss(0.25), 0.25), (huber_loss(2.0), 2.0)):
         assert loss.kinks is not None
         np.testing.assert_allclose(np.sort(np.stack(loss.kinks(y)), axis=0), [y - width, y + width])
 
 
-def test_squares_may_overflow_and_margins_may_not() -> None:
-    """Squares of unused features, and of coefficients without a ridge, do not enter the risk."""
+def test_overflow_raises_only_if_it_affects_the_risk() -> None:
+    """Squares of features with coefficient 0, and of coefficients without a ridge, may overflow."""
     X, labels = np.array([[0.0, 1.0], [1e308, 1.0]]), np.array([-1.0, 1.0])
     unused = linear_model_risk(LinearProblem("squared"), np.array([0.0, 2.0]), 0.0, X, np.zeros(2))
     assert float(unused.value) == 2.0  # (2 - 0)^2/2
     huge, problem = np.full(2, 1e308), LinearProblem()
     assert linear_model_risk(problem, huge, 0.0, np.zeros((2, 2)), labels).value == pytest.approx(np.log(2))
-    with pytest.raises(ValueError, match="the risk or its gradient overflows float64"):
+    with pytest.raises(ValueError, match="overflows float64"):
         linear_model_risk(problem, huge, 0.0, np.full((2, 2), 2.0), labels)

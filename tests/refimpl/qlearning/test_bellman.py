@@ -1,6 +1,4 @@
-"""The robust Bellman operator against an oracle, and the error bound of its fixed point."""
-
-from __future__ import annotations
+"""The robust Bellman operator agrees with exact solutions; value iteration bounds its error."""
 
 from typing import Any
 
@@ -37,11 +35,11 @@ def problem(seed: int, arrays: Arrays, S: int = 6, A: int = 3, k: int = 4, disco
     return mdp, distribution, plain
 
 
-def oracle_value(Q: Any, index: Any, weight: Any, eta: float, d: Divergence, maximum: Maximum) -> list[float]:
-    """V by the definition, in fifty digits: the infimum is minus the supremum of minus Q."""
+def exact_value(Q: Any, index: Any, weight: Any, eta: float, d: Divergence, maximum: Maximum) -> list[float]:
+    """The robust value in fifty digits: the infimum over Q is minus the supremum over -Q."""
     rows = []
-    for where, p in zip(index, weight, strict=True):
-        near = Q[where]
+    for neighbours, p in zip(index, weight, strict=True):
+        near = Q[neighbours]
         near = near.max(axis=1, keepdims=True) if maximum is Maximum.INSIDE else near
         solved = (oracles.solve_exactly(-f, eta, str(d.family), d.parameter, p) for f in near.T.copy())
         rows.append(float(max(-one.value for one in solved)))
@@ -49,13 +47,13 @@ def oracle_value(Q: Any, index: Any, weight: Any, eta: float, d: Divergence, max
 
 
 @on_each(core=True)
-def test_backup_matches_the_oracle(d: Divergence, arrays: Arrays) -> None:
+def test_robust_value_and_bellman_agree_with_exact_solutions(d: Divergence, arrays: Arrays) -> None:
     mdp, distribution, plain = problem(0, arrays)
     Q = arrays.numpy(arrays.asarray(np.random.default_rng(1).normal(size=(6, 3))))
     weight = arrays.numpy(distribution.weight).astype(float)
     for eta, maximum in ((0.2, Maximum.OUTSIDE), (2.0, Maximum.OUTSIDE), (0.2, Maximum.INSIDE)):
         perturbation = StatePerturbation(distribution, eta, d, maximum)
-        V = oracle_value(Q.astype(float), plain["index"], weight, eta, d, maximum)
+        V = exact_value(Q.astype(float), plain["index"], weight, eta, d, maximum)
         found = arrays.numpy(robust_value(arrays.asarray(Q), perturbation))
         np.testing.assert_allclose(found, V, atol=64 * arrays.eps)
         V = np.where(plain["terminal"], 0.0, V)
@@ -67,7 +65,7 @@ def test_backup_matches_the_oracle(d: Divergence, arrays: Arrays) -> None:
         np.testing.assert_array_equal(arrays.numpy(given), Q)
 
 
-def test_bellman_on_a_batch_of_tables(doubles: Arrays) -> None:
+def test_bellman_applies_to_each_table_of_a_batch(doubles: Arrays) -> None:
     mdp, distribution, _ = problem(4, doubles)
     Q = np.random.default_rng(5).normal(size=(2, 3, 6, 3))
     perturbation = StatePerturbation(distribution, 0.5, QUADRATIC)
@@ -78,8 +76,7 @@ def test_bellman_on_a_batch_of_tables(doubles: Arrays) -> None:
 
 
 @on_each_maximum
-def test_error_bound_of_the_fixed_point(maximum: Maximum) -> None:
-    """Against the fixed point by plain iteration, to rounding."""
+def test_value_iteration_is_within_its_error_bound_of_the_fixed_point(maximum: Maximum) -> None:
     mdp, distribution, plain = problem(8, NUMPY, S=4, A=2, k=3, discount=0.7)
     exact, live = np.zeros((4, 2)), ~plain["terminal"]
     for _ in range(130):  # 0.7^130 = 1e-20
@@ -91,7 +88,7 @@ def test_error_bound_of_the_fixed_point(maximum: Maximum) -> None:
     found = value_iteration(mdp, perturbation, tol=1e-10)
     assert np.max(np.abs(found.Q - exact)) <= found.error <= 1e-10
     assert found.residual > 0
-    # A loose bound holds too, for a table that has not converged.
+    # A loose tolerance stops earlier, and its error bound holds too.
     loose = value_iteration(mdp, perturbation, tol=0.1)
     error = np.max(np.abs(loose.Q - exact))
     assert 1e4 * found.error < error <= loose.error <= 0.1
@@ -99,7 +96,7 @@ def test_error_bound_of_the_fixed_point(maximum: Maximum) -> None:
     assert loose.error == pytest.approx(loose.residual * 0.7 / 0.3, rel=1e-9)
 
 
-def test_error_bound_in_single_precision(arrays: Arrays) -> None:
+def test_error_bound_holds_in_every_precision(arrays: Arrays) -> None:
     mdp, distribution, _ = problem(9, arrays)
     found = value_iteration(mdp, StatePerturbation(distribution, 0.5, "chi2"), tol=1e-3)
     assert found.Q.dtype == arrays.dtype
@@ -136,7 +133,7 @@ def iterate(distribution: Any = DISTRIBUTION, **how: Any) -> Any:
     return value_iteration(LOOP, StatePerturbation(distribution, 1.0), **{"tol": 1.0, **how})
 
 
-def test_invalid_arguments() -> None:
+def test_invalid_processes_tables_and_tolerances_raise() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: process([1.0]), TypeError, r"transition is \[1.0\]"),
         (lambda: process(r=[1.0]), TypeError, r"reward is \[1.0\]"),
@@ -150,11 +147,7 @@ def test_invalid_arguments() -> None:
         (lambda: process(terminal=np.array([0])), ValueError, r"terminal is array\(\[0\]\)"),
         (lambda: process(initial=np.ones(2) / 2), ValueError, r"initial has shape \(2,\); expected \(1,\)"),
         (lambda: process(initial=np.zeros(1)), ValueError, "initial sums to"),
-        (
-            lambda: process(terminal=np.array([True]), initial=np.ones(1)),
-            ValueError,
-            "initial is positive at",
-        ),
+        (lambda: process(terminal=np.array([True]), initial=np.ones(1)), ValueError, "initial is positive"),
         (lambda: value([[0.0]]), TypeError, r"Q is \[\[0.0\]\]"),
         (lambda: value(distribution=FAR), ValueError, "neighbourhood.index contains 3; .*S = 1"),
         (lambda: value(R1 + np.inf), ValueError, "Q contains NaN or an infinity"),
@@ -168,24 +161,20 @@ def test_invalid_arguments() -> None:
         (lambda: backup(np.zeros((2, 2))), ValueError, r"Q has shape \(2, 2\)"),
         (lambda: backup(R1.astype(np.float32)), TypeError, "Q has dtype float32"),
         (lambda: backup(mdp=R1), TypeError, "mdp is array"),
-        (lambda: backup(distribution=TWO), ValueError, "neighbourhood has 2 rows; expected one per state, 1"),
+        (lambda: backup(distribution=TWO), ValueError, "neighbourhood has 2 rows; expected"),
         (lambda: iterate(None), TypeError, "neighbourhood is None"),
         (lambda: iterate(tol=0.0), ValueError, "tol is 0.0"),
         (lambda: iterate(tol=1e-17), ValueError, "tol is 1e-17; expected at least"),
         (lambda: iterate(max_iter=0), ValueError, "max_iter is 0"),
-        (
-            lambda: iterate(tol=1e-6, max_iter=5),
-            RuntimeError,
-            r"error of 0.06\d* in 5 iterations, above tol",
-        ),
+        (lambda: iterate(tol=1e-6, max_iter=5), RuntimeError, r"error of 0.06\d* in 5 iterations"),
     ]
-    for call, kind, message in cases:
-        with pytest.raises(kind, match=message):
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
             call()
 
 
-def test_smallest_tolerance() -> None:
-    """Every step ends the episode, so that Q = r at once, with the rounding of r over 1 - discount."""
+def test_tol_below_the_rounding_error_raises() -> None:
+    """Every step ends the episode, so that one iteration gives Q = r up to rounding."""
     end = MDP(np.tile([0.0, 1.0], (2, 1, 1)), np.ones((2, 1)), 0.9, np.array([False, True]))
     alone = Neighbourhood(np.array([[0], [1]]), np.ones((2, 1)))
     perturbation = StatePerturbation(alone, 1.0)
@@ -193,7 +182,7 @@ def test_smallest_tolerance() -> None:
     least = found.error
     assert found.Q.tolist() == [[1.0], [0.0]]
     assert value_iteration(end, perturbation, tol=1.01 * least).error == least
-    with pytest.raises(ValueError, match=f"expected at least {least:.2g}, the rounding of float64"):
+    with pytest.raises(ValueError, match=f"expected at least {least:.2g}"):
         value_iteration(end, perturbation, tol=0.99 * least)
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"Q is a torch array and neighbourhood\.weight a numpy array"):

@@ -1,6 +1,4 @@
-"""The adversarial risk: the largest loss found by sampling and by an attack."""
-
-from __future__ import annotations
+"""`adversarial_risk` is the largest loss found by sampling and by an attack."""
 
 from functools import partial
 from math import inf
@@ -17,8 +15,8 @@ def total(x: Array, i: Array) -> Array:
     return array_namespace(x).sum(x, axis=-1)
 
 
-def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None:
-    """With one seed both draw the same points, and the robust risk tends to their maximum as eta -> 0."""
+def test_adversarial_risk_is_the_limit_of_the_robust_risk_for_small_eta(arrays: Arrays) -> None:
+    """With the same seed, both draw the same points."""
     z = arrays.asarray(np.arange(6.0).reshape(3, 2))
     for samples, chunk in ((5, 3), (5, 1000), (1500, 700)):
         out = adversarial_risk(total, z, Ball(2, 1.0), n_samples=samples, rng=rng(2), chunk=chunk)
@@ -31,10 +29,10 @@ def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None
         assert out.values.dtype == out.points.dtype == arrays.dtype
 
 
-def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
+def test_larger_loss_of_sampling_and_attack_is_returned(doubles: Arrays) -> None:
     """The attack succeeds at one data point and fails at the other."""
     z = doubles.asarray([[0.0, 0.0], [1.0, 1.0]])
-    step = doubles.asarray([[0.5, 0.5], [-0.5, -0.5]])
+    attack_step = doubles.asarray([[0.5, 0.5], [-0.5, -0.5]])
     sizes: list[int] = []
 
     def loss(x: Array, i: Array) -> Array:
@@ -42,7 +40,13 @@ def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
         return total(x, i)
 
     out = adversarial_risk(
-        loss, z, Ball(inf, 0.5), n_samples=20, rng=rng(0), attack=lambda loss, x, ball: x + step, chunk=1
+        loss,
+        z,
+        Ball(inf, 0.5),
+        n_samples=20,
+        rng=rng(0),
+        attack=lambda loss, x, ball: x + attack_step,
+        chunk=1,
     )
     assert max(sizes) == 1
     values, points = doubles.numpy(out.values), doubles.numpy(out.points)
@@ -54,8 +58,7 @@ def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
     assert float(doubles.numpy(out.sampled)[1]) == values[1]
 
 
-def test_attacks_of_the_library_on_an_array_and_on_a_loader() -> None:
-    """Squared errors of a linear model grow along its weights, so every attack finds the maximum."""
+def test_fgm_and_pgm_find_the_maximum_for_a_linear_model_on_arrays_and_loaders() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     w, x = torch.tensor([3.0, 4.0]), torch.randn((40, 2), generator=torch.Generator().manual_seed(0))
     y, ball = x @ w - 1, Ball("l2", 0.1)

@@ -1,6 +1,4 @@
-"""The robust risk within a budget, against a convex solver, closed forms and its own certificate."""
-
-from __future__ import annotations
+"""`robust_risk` with a budget agrees with a convex solver and closed forms."""
 
 from functools import cache
 from math import inf, sqrt
@@ -22,7 +20,7 @@ LOSSES = np.array(
 
 
 def risk(arrays: Arrays, d: Any, budget: float, losses: Any = LOSSES, *, per_point: bool = False) -> Estimate:
-    """The risk for losses[k] at the points around data point k, with one budget or one per data point."""
+    """The risk if losses[k] are the losses around data point k; `per_point` gives each its own budget."""
     x, distribution = fixed(losses, arrays)
     n = np.shape(losses)[1]
     given = arrays.asarray(np.full(len(losses), budget)) if per_point else budget
@@ -30,7 +28,7 @@ def risk(arrays: Arrays, d: Any, budget: float, losses: Any = LOSSES, *, per_poi
 
 
 @cache
-def solved(family: str, budget: float, per_point: bool) -> float:
+def conic_value(family: str, budget: float, per_point: bool) -> float:
     """The optimal value for LOSSES by a conic solver."""
     cvxpy = pytest.importorskip("cvxpy", reason="cvxpy: not installed")
     N, n = LOSSES.shape
@@ -54,19 +52,19 @@ def solved(family: str, budget: float, per_point: bool) -> float:
 
 
 @pytest.mark.parametrize("per_point", [False, True])
-def test_value_matches_a_convex_solver(per_point: bool, arrays: Arrays) -> None:
+def test_value_agrees_with_a_convex_solver(per_point: bool, arrays: Arrays) -> None:
     rounding = 1000 * arrays.eps
     for d in [d for d in select(core=True) if d.family != "cressie_read"]:
         for budget in (0.05, 1.0):
             out = risk(arrays, d, budget, per_point=per_point)
-            exact = solved(str(d.family), budget, per_point)
+            exact = conic_value(str(d.family), budget, per_point)
             assert float(out.value) == pytest.approx(exact, abs=1e-5 + rounding), d.name
             assert -rounding <= arrays.numpy(out.gap).mean() <= rounding, d.name
     assert out.value.dtype == out.eta.dtype == out.gap.dtype == out.stderr.dtype == arrays.dtype
     assert out.eta.shape == (3,)
 
 
-def test_value_is_the_dual_at_eta(doubles: Arrays) -> None:
+def test_value_is_the_dual_objective_at_eta(doubles: Arrays) -> None:
     for d in select(usual=True):
         for budget, per_point in ((0.0, True), (0.05, False), (50.0, False)):
             out = risk(doubles, d, budget, per_point=per_point)
@@ -78,22 +76,22 @@ def test_value_is_the_dual_at_eta(doubles: Arrays) -> None:
             assert -1e-13 <= doubles.numpy(out.gap).mean() <= 2e-13, d.name
 
 
-def test_small_budget_penalises_the_standard_deviation(arrays: Arrays) -> None:
-    """Quadratic, with no ratio at zero: mean + sqrt(2 budget Var f), eta = sqrt(Var f/(2 budget))."""
+def test_small_budget_adds_a_multiple_of_the_standard_deviation(arrays: Arrays) -> None:
+    """With positive weights, the value is mean + sqrt(2 budget Var f), and eta is sqrt(Var f/(2 budget))."""
     f = np.random.default_rng(0).uniform(size=(1, 64))
     budget = 0.01
     for per_point in (False, True):
         out = risk(arrays, QUADRATIC, budget, f, per_point=per_point)
         assert float(out.value) == pytest.approx(f.mean() + sqrt(2 * budget * f.var()), rel=20 * arrays.eps)
-        # The value is flat in eta: a rounding error in one is its square root in the other.
+        # The value is flat at the optimal eta, so that eta is accurate only to the square root of eps.
         eta = sqrt(f.var() / (2 * budget))
         assert float(out.eta[0]) == pytest.approx(eta, rel=20 * sqrt(arrays.eps))
         influence = (f - f.mean()) + (f - f.mean()) ** 2 / (2 * eta)
         assert float(out.stderr) == pytest.approx(influence.std(ddof=1) / 8, rel=20 * sqrt(arrays.eps))
 
 
-def test_gap_is_reported_where_no_eta_reaches_the_mean() -> None:
-    """phi = (x - 1)^4/4 is so flat that the largest eta does not reach the mean at budget 0."""
+def test_gap_is_positive_if_no_eta_attains_the_value() -> None:
+    """phi = (x - 1)^4/4 is so flat at 1 that even the largest eta does not give the mean at budget 0."""
 
     def dconj(s: Any) -> Any:
         return np.where(s > -1, 1 + np.cbrt(s), 0.0)
@@ -115,7 +113,7 @@ def test_gap_is_reported_where_no_eta_reaches_the_mean() -> None:
 
 
 @pytest.mark.parametrize("per_point", [False, True])
-def test_limits_of_a_small_and_a_large_budget(per_point: bool, doubles: Arrays) -> None:
+def test_value_grows_with_the_budget_from_mean_to_maximum(per_point: bool, doubles: Arrays) -> None:
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, cressie_read(0)):
         values = [float(risk(doubles, d, r, per_point=per_point).value) for r in (0.0, 0.1, 1.0, 1e4)]
         assert values[0] == pytest.approx(LOSSES.mean(), rel=50 * doubles.eps)
@@ -123,7 +121,7 @@ def test_limits_of_a_small_and_a_large_budget(per_point: bool, doubles: Arrays) 
         assert values[-1] == pytest.approx(LOSSES.max(axis=1).mean(), rel=50 * doubles.eps)
 
 
-def test_constant_losses(doubles: Arrays) -> None:
+def test_constant_losses_have_no_gap_and_no_standard_error(doubles: Arrays) -> None:
     for d in select(core=True):
         for budget, per_point in ((0.0, True), (10.0, True), (10.0, False)):
             out = risk(doubles, d, budget, np.full((2, 5), 3.0), per_point=per_point)
@@ -143,8 +141,7 @@ def test_value_does_not_depend_on_the_chunk() -> None:
     assert values[0] == pytest.approx(values[1], abs=1e-14)
 
 
-def test_bias_and_population_error(doubles: Arrays) -> None:
-    """The bias is the value minus the mean value of the two halves."""
+def test_bias_is_the_value_minus_the_mean_value_of_two_halves(doubles: Arrays) -> None:
     for per_point in (False, True):
         out, first_half, second_half = (
             risk(doubles, QUADRATIC, 0.1, losses, per_point=per_point)
@@ -166,5 +163,5 @@ def test_estimates_with_one_budget_per_data_point_can_be_merged() -> None:
     for name in ("values", "eta", "gap"):
         np.testing.assert_allclose(getattr(merged, name), getattr(whole, name), rtol=1e-12, atol=1e-14)
     assert float(merged.stderr) == pytest.approx(float(whole.stderr), rel=1e-9)
-    with pytest.raises(ValueError, match="expected sampled estimates of robust_risk"):
+    with pytest.raises(ValueError, match="expected sampled results of robust_risk"):
         Estimate.merge([risk(NUMPY, ENTROPIC, 0.1)])

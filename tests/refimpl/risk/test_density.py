@@ -1,6 +1,4 @@
-"""The worst-case distribution: its density and atoms, and draws that follow it."""
-
-from __future__ import annotations
+"""`worst_case_density` and `worst_case_sample` agree with closed forms."""
 
 from dataclasses import dataclass
 from math import exp, inf, pi, sqrt
@@ -11,30 +9,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read, indicator
 from phiball.backends import Array, array_namespace, device, rng
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    cressie_read,
-    indicator,
-    worst_case_density,
-    worst_case_sample,
-)
+from phiball.refimpl.risk import worst_case_density, worst_case_sample
 from phiball.refimpl.risk.density import Density
 from tests.support.arrays import Arrays
 from tests.support.risk_distributions import Counted, first
 
-LEVEL = 1e-4  # of each test of a distribution: sound draws fail one seed in ten thousand
+LEVEL = 1e-4  # significance level of each statistical test
 N = 1000
 
 
 @dataclass(frozen=True)
 class Midpoints(Ball):
-    """A ball on a line whose sample is n midpoints: no noise, and an error of order 1/n^2 in an integral."""
+    """An interval whose sample is n midpoints, so that integrals have a fixed error of order 1/n^2."""
 
     def sample(self, x: Array, n_samples: int, **_: Any) -> Array:
         xp = array_namespace(x)
@@ -43,11 +31,11 @@ class Midpoints(Ball):
 
 
 def density(
-    arrays: Arrays, d: Divergence, eta: float, at: Any, loss: Any = first, z: Any = (0.5,), **how: Any
+    arrays: Arrays, d: Divergence, eta: float, at: Any, loss: Any = first, z: Any = (0.5,), **settings: Any
 ) -> Density:
-    """The worst-case density at points of the line, from N midpoints of each interval of half-width 1/2."""
+    """The density at the points `at` of the line, estimated from the N midpoints around each z."""
     z, at = (arrays.asarray(np.asarray(x, dtype=float)[:, None]) for x in (z, at))
-    return worst_case_density(loss, z, Midpoints(2, 0.5), eta, d, at=at, n_samples=N, rng=rng(0), **how)
+    return worst_case_density(loss, z, Midpoints(2, 0.5), eta, d, at=at, n_samples=N, rng=rng(0), **settings)
 
 
 AT = np.array([-0.2, 0.0, 0.05, 0.31, 0.5, 0.61, 0.77, 0.97, 1.0, 1.2])
@@ -58,7 +46,7 @@ def inside(x: Any) -> Any:
 
 
 def cressie_read_ratio(k: float, eta: float) -> Any:
-    """x -> phi*'((x - mu)/eta) with E = 1 on U[0, 1], by mpmath."""
+    """The ratio phi*'((x - mu)/eta), where mu makes its mean on U[0, 1] equal to 1."""
 
     def ratio(x: Any, mu: Any) -> Any:
         return (1 + (k - 1) * (x - mu) / eta) ** (mpmath.mpf(1) / (k - 1))
@@ -83,11 +71,11 @@ UNIFORM: list[tuple[Divergence, float, Any, float]] = [
 ]
 
 
-def test_density_on_uniform_losses(arrays: Arrays) -> None:
+def test_density_agrees_with_closed_forms_on_uniform_losses(arrays: Arrays) -> None:
     at = AT[AT != 0.5]  # where the quadratic density has its kink
     for d, eta, exact, mass in UNIFORM:
         out = density(arrays, d, eta, at)
-        # mu is accurate to 1/n, and ratios are bounded by the ratio at the largest sampled loss, 1 - 1/(2 n).
+        # mu is accurate to 1/N, and the largest sampled loss is 1 - 1/(2 N).
         assert arrays.numpy(out.density) == pytest.approx(exact(at) * inside(at), rel=1 / N), d.name
         assert arrays.numpy(out.masses) == pytest.approx(np.array([mass]), abs=1 / N + 10 * arrays.eps)
         assert (arrays.numpy(out.masses) > 0).tolist() == [mass > 0]
@@ -95,36 +83,36 @@ def test_density_on_uniform_losses(arrays: Arrays) -> None:
         assert out.density.dtype == out.atoms.dtype == out.masses.dtype == arrays.dtype
 
 
-def test_pole_with_an_atom(doubles: Arrays) -> None:
-    """Cressie-Read, k = -1: the ratio (2 (1 - x)/eta)^(-1/2) has mass sqrt(2 eta), the rest is an atom."""
+def test_density_with_a_pole_leaves_an_atom_at_the_maximum(doubles: Arrays) -> None:
+    """For Cressie-Read with k = -1, the ratio (2 (1 - x)/eta)^(-1/2) has mass sqrt(2 eta)."""
     eta = 0.125
     at = np.array([0.1, 0.5, 0.9])
     out = density(doubles, cressie_read(-1), eta, [*at, 1.0])
     found = doubles.numpy(out.density)
-    # The sampled maximum is 1 - 1/(2 n), which moves the pole.
+    # The pole is at the sampled maximum, 1 - 1/(2 N).
     assert found[:3] == pytest.approx((2 * (1 - at) / eta) ** -0.5, rel=1e-2)
-    # The sum approximates the integral of u^(-1/2) with an error of abs(zeta(1/2)) = 1.46 times sqrt(eta/(2
-    # n)).
+    # The midpoint sum of u^(-1/2) has an error of abs(zeta(1/2)) = 1.46 times sqrt(eta/(2 N)).
     assert doubles.numpy(out.masses)[0] == pytest.approx(0.5, abs=1.5 * sqrt(eta / (2 * N)))
-    assert found[2] < found[3] <= (2 / (N * eta)) ** -0.5 * (1 + 1e-3)  # no larger than in the sample
+    # At the pole, the density is at most the largest ratio in the sample.
+    assert found[2] < found[3] <= (2 / (N * eta)) ** -0.5 * (1 + 1e-3)
 
 
 def test_tied_losses_share_the_remaining_mass(doubles: Arrays) -> None:
-    """E1: f = (0, 1) with equal mass, alpha = 3/4: ratios 2/3 and 4/3, where the paper has 4/3 twice."""
+    """For losses 0 and 1 of equal mass and alpha = 3/4, the ratios are 2/3 and 4/3 (claim E1)."""
 
     def step(x: Array, i: Array) -> Array:
         return array_namespace(x).astype(x[:, 0] > 0.5, x.dtype)
 
     out = density(doubles, indicator(0.75), 1.0, [0.2, 0.4, 0.6, 1.0], step)
     assert doubles.numpy(out.density) == pytest.approx(np.array([2, 2, 4, 4]) / 3, rel=20 * doubles.eps)
-    # The same staircase for the absolute value: all mass at the top, as an atom and as a density.
+    # With the absolute divergence, all mass is at loss 1, half of it as an atom.
     out = density(doubles, ABSOLUTE, 0.2, [0.2, 0.6], step)
     assert doubles.numpy(out.density).tolist() == pytest.approx([0, 1], abs=4 * doubles.eps)
     assert doubles.numpy(out.masses)[0] == pytest.approx(0.5, abs=4 * doubles.eps)
 
 
-def test_mixture_over_data_points(doubles: Arrays) -> None:
-    """Two overlapping balls with different losses: x around the first point, -x around the second."""
+def test_density_is_the_mean_over_data_points(doubles: Arrays) -> None:
+    """Two balls overlap; the loss is x around the first data point and -x around the second."""
 
     def loss(x: Array, i: Array) -> Array:
         xp = array_namespace(x)
@@ -144,7 +132,8 @@ def test_mixture_over_data_points(doubles: Arrays) -> None:
         found = doubles.numpy(out.density)
         jump = np.isin(np.round(grid, 3), [0.0, 0.5, 1.0, 1.5])  # the boundaries of the balls, up to rounding
         assert found[~jump] == pytest.approx(exact(grid)[~jump], rel=1e-4)
-        assert np.trapezoid(found, grid) == pytest.approx(1, abs=0.01)  # a jump is located up to a cell
+        # The grid locates a jump only up to one cell.
+        assert np.trapezoid(found, grid) == pytest.approx(1, abs=0.01)
         assert doubles.numpy(out.masses).tolist() == [0, 0]
     out = density(doubles, HINGE, eta, grid, loss, (0.5, 1.0))
     masses = doubles.numpy(out.masses)
@@ -153,15 +142,15 @@ def test_mixture_over_data_points(doubles: Arrays) -> None:
     assert doubles.numpy(out.atoms)[:, 0] == pytest.approx(np.array([1.0, 0.5]), abs=1 / N)
 
 
-def test_density_in_the_plane_from_a_sample(doubles: Arrays) -> None:
-    """A linear loss on the disc: exp(x/eta) over its integral, 2 pi I_1(1/eta) eta."""
+def test_sampled_density_in_the_plane_agrees_with_the_closed_form(doubles: Arrays) -> None:
+    """For a linear loss on the disc, the density is exp(x/eta) / (2 pi eta I_1(1/eta))."""
     eta, z = 0.5, doubles.asarray([[0.0, 0.0]])
     at = np.array([[0.0, 0.0], [0.5, 0.5], [-0.3, 0.9], [0.9, 0.9]])
     points = doubles.asarray(at)
     out = worst_case_density(first, z, Ball(2, 1.0), eta, ENTROPIC, at=points, n_samples=20_000, rng=rng(1))
     exact = np.exp(at[:, 0] / eta) / (2 * pi * eta * float(mpmath.besseli(1, 1 / eta)))
     exact[3] = 0  # outside
-    # The density has the relative error of the sample's mean of exp(x/eta): std/mean < 1, z = 4.75.
+    # The mean of exp(x/eta) has a relative standard error below 1/sqrt(n); allow 4.75 of them.
     assert doubles.numpy(out.density) == pytest.approx(exact, rel=4.75 / sqrt(20_000))
 
 
@@ -201,13 +190,13 @@ def test_draws_do_not_depend_on_the_chunk(doubles: Arrays) -> None:
         draws.append(doubles.numpy(out.points).tolist())
         assert out.points.shape == (20, 2)
         assert out.index.shape == (20,)
-        home = doubles.xp.take(z, out.index, axis=0)
-        assert doubles.xp.all(ball.contains(out.points, home))
+        center = doubles.xp.take(z, out.index, axis=0)
+        assert doubles.xp.all(ball.contains(out.points, center))
     assert draws[0] == draws[1]
 
 
 def test_each_data_point_has_its_own_eta() -> None:
-    """With a tiny eta at the second point, its draws are the maxima of their samples."""
+    """Around the second data point, whose eta is tiny, draws are near the maximum."""
     z, eta = np.array([[0.5], [10.5]]), np.array([1e6, 1e-6])
     out = worst_case_sample(first, z, Ball(2, 0.5), eta, ENTROPIC, size=200, n_samples=200, rng=rng(5))
     x, index = out.points[:, 0], out.index

@@ -1,6 +1,4 @@
-"""The robust risk by sampling: its value, its error estimates, and its memory."""
-
-from __future__ import annotations
+"""`robust_risk` by sampling: values, error estimates and chunks."""
 
 from dataclasses import dataclass, fields
 from functools import partial
@@ -11,24 +9,11 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from phiball import Tilted, Uniform, fgm, pgm, white_noise
 from phiball.backends import Array, array_namespace, rng
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    Tilted,
-    Uniform,
-    adversarial_risk,
-    cressie_read,
-    fgm,
-    indicator,
-    pgm,
-    robust_risk,
-    white_noise,
-)
+from phiball.refimpl.distributions import Ball
+from phiball.refimpl.inner import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
+from phiball.refimpl.risk import adversarial_risk, robust_risk
 from phiball.refimpl.types import PreparedProposal
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.distributions import DISTRIBUTIONS
@@ -38,7 +23,7 @@ from tests.support.tilting_distributions import THETA, in_x, linear_value, model
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenProposal:
     """A proposal with given points and weights."""
 
     points: Any
@@ -72,15 +57,15 @@ def oracle(f: Any, eta: float, name: str, p: Any) -> tuple[float, float]:
 
 @pytest.mark.parametrize("weights", ["none", "exact", "self-normalised"])
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
-def test_every_field_on_known_losses(d: Divergence, weights: str, arrays: Arrays) -> None:
-    """Exact weights w change the losses to f + eta log w; self-normalised ones change the distribution."""
+def test_every_field_agrees_with_a_scalar_minimizer(d: Divergence, weights: str, arrays: Arrays) -> None:
+    """Exact weights w replace the losses f by f + eta log w; self-normalised weights replace p."""
     draws = np.random.default_rng(0)
     f, log_w, eta = draws.uniform(size=(3, 41)), 0.5 * draws.normal(size=(3, 41)), 0.3
     z, distribution = fixed(f, arrays)
     method = (
         Uniform()
         if weights == "none"
-        else Given(distribution.points, arrays.asarray(log_w), weights != "exact")
+        else GivenProposal(distribution.points, arrays.asarray(log_w), weights != "exact")
     )
     out = robust_risk(first, z, distribution, eta, d, n_samples=41, rng=rng(0), method=method)
     p = np.exp(log_w) if weights == "self-normalised" else np.ones_like(f)
@@ -94,12 +79,12 @@ def test_every_field_on_known_losses(d: Divergence, weights: str, arrays: Arrays
         missing.append(value - low / 41)
         v, q = eta * conj((row - mu) / eta), q / q.sum()
         variances.append(np.sum(q**2 * (v - q @ v) ** 2) * 41 / 40)
-    # The oracle's minimizer determines mu, and so the variance, to about 1e-7.
-    near: dict[str, Any] = {"rel": 1e-5, "abs": 20 * arrays.eps}
-    assert arrays.numpy(out.values) == pytest.approx(np.array(values), **near)
-    assert float(out.value) == pytest.approx(np.mean(values), **near)
-    assert float(out.bias) == pytest.approx(np.mean(missing), **near)
-    assert float(out.stderr) == pytest.approx(sqrt(sum(variances)) / 3, **near)
+    # The scalar minimizer determines mu, and thus the variance, to about 1e-7.
+    tolerance: dict[str, Any] = {"rel": 1e-5, "abs": 20 * arrays.eps}
+    assert arrays.numpy(out.values) == pytest.approx(np.array(values), **tolerance)
+    assert float(out.value) == pytest.approx(np.mean(values), **tolerance)
+    assert float(out.bias) == pytest.approx(np.mean(missing), **tolerance)
+    assert float(out.stderr) == pytest.approx(sqrt(sum(variances)) / 3, **tolerance)
     assert float(out.population_stderr) == pytest.approx(np.std(values, ddof=1) / sqrt(3), rel=1e-4)
     assert out.lower_bound or weights != "self-normalised"
     for field in (out.value, out.values, out.bias, out.stderr, out.population_stderr):
@@ -115,8 +100,7 @@ def test_population_error_of_one_data_point_is_infinite() -> None:
     assert float(out.bias) == pytest.approx(log((1 + exp(1)) / 2) - 0.5, abs=1e-14)
 
 
-def test_standard_error_is_accurate_for_large_eta(arrays: Arrays) -> None:
-    """The risk tends to the mean, whose standard error is known."""
+def test_risk_and_standard_error_are_those_of_the_mean_for_large_eta(arrays: Arrays) -> None:
     f = np.random.default_rng(1).uniform(size=(1, 50))
     z, distribution = fixed(f, arrays)
     for d in (ENTROPIC, QUADRATIC, cressie_read(1.5)):
@@ -125,7 +109,7 @@ def test_standard_error_is_accurate_for_large_eta(arrays: Arrays) -> None:
         assert float(out.stderr) == pytest.approx(f.std(ddof=1) / sqrt(50), rel=1e3 * arrays.eps)
 
 
-def test_lower_bound_flag(doubles: Arrays) -> None:
+def test_lower_bound_flag_is_set_if_eta_or_n_samples_is_small(doubles: Arrays) -> None:
     z = doubles.asarray(np.full((2, 1), 0.5))
     for d, eta, samples, label in [
         (ENTROPIC, 0.2, 400, False),
@@ -165,8 +149,8 @@ def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
         loss, at = Counted(), {"n_samples": samples, "rng": rng(1), "chunk": chunk}
         outs.append(robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, **at))
         assert max(loss.sizes) <= chunk
-        assert sum(loss.sizes) == 5 * samples  # each point once
-        # Only the last piece of a tile is smaller, so few calls are made.
+        assert sum(loss.sizes) == 5 * samples  # each point is evaluated once
+        # Only the last chunk of a tile of 1024 points may be smaller, so few calls are made.
         assert len(loss.sizes) <= 5 * samples / min(chunk, 512) + 1 + 5 * samples / 1024 + 5
     for out in outs[1:]:
         # The order of summation depends on the layout of the rows.
@@ -177,8 +161,7 @@ def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
     assert float(other.value) != float(outs[0].value)
 
 
-def test_results_carry_no_graph() -> None:
-    """The losses are evaluated without a graph, and each result prints as one line."""
+def test_results_require_no_gradient_and_print_on_one_line() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     theta = torch.tensor([0.4, 1.3], dtype=torch.float64, requires_grad=True)
     z = torch.tensor([[0.1, 0.2], [0.5, -0.3]], dtype=torch.float64, requires_grad=True)
@@ -215,8 +198,7 @@ def test_loss_of_another_library_is_rejected() -> None:
         robust_risk(lambda x, i: np.zeros(x.shape[0]), z, ball, 1.0, ENTROPIC, n_samples=2, rng=rng(0))
 
 
-def test_standard_errors_do_not_overflow() -> None:
-    """Risks and standard errors scale with the losses and eta."""
+def test_risks_and_standard_errors_scale_with_losses_and_eta_without_overflow() -> None:
     z, ball = np.full((3, 1), 0.5), Ball(2, 0.5)
     for d in (ENTROPIC, indicator(0.75)):
         small, large = (
@@ -228,31 +210,30 @@ def test_standard_errors_do_not_overflow() -> None:
     tiny = robust_risk(
         lambda x, i: 2.0**1015 * x[:, 0], z, ball, 1e-3, indicator(0.75), n_samples=8, rng=rng(0)
     )
-    assert float(tiny.stderr) == float(large.stderr)  # it does not depend on eta
+    assert float(tiny.stderr) == float(large.stderr)  # CVaR does not depend on eta
 
 
-def test_losses_near_overflow() -> None:
+def test_float32_losses_near_overflow_have_finite_risks() -> None:
     z = np.array([0.0, 3e38], dtype=np.float32)  # scalar data points
     risk = robust_risk(lambda x, i: x, z, Ball(1, 0.0), 1.0, ENTROPIC, n_samples=4, rng=rng(0))
     np.testing.assert_array_equal(risk.values, z)
     assert float(risk.bias) == 0
 
 
-def test_gradients_are_taken_in_chunks() -> None:
-    """The draws do not depend on the chunk."""
+def test_gradients_for_tilting_are_computed_in_chunks() -> None:
     x, loss = np.random.default_rng(6).normal(size=(50, 2)), partial(model, THETA)
     out = []
     for chunk in (1, 7, 50, 10**6):
-        asked: list[int] = []
+        sizes: list[int] = []
 
-        def slope(x: Any, i: Any, asked: list[int] = asked) -> Any:
-            asked.append(len(x))
+        def slope(x: Any, i: Any, sizes: list[int] = sizes) -> Any:
+            sizes.append(len(x))
             return in_x(THETA, x, i)
 
         how: dict[str, Any] = {"chunk": chunk, "method": Tilted(retilt=1, gradient=slope)}
         risk = robust_risk(loss, x, Ball(1, 0.5), 0.3, ENTROPIC, n_samples=30, rng=rng(12), **how)
-        assert max(asked) <= chunk
-        assert sum(asked) == 100  # once at the data points, once at the tilted points
+        assert max(sizes) <= chunk
+        assert sum(sizes) == 100  # once at the data points, once at the tilted points
         out.append(risk)
     for risk in out[1:]:
         assert np.array_equal(risk.values, out[0].values)
@@ -261,8 +242,7 @@ def test_gradients_are_taken_in_chunks() -> None:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> None:
-    """Tilted samples have no variance, with one eta per data point."""
+def test_tilted_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> None:
     xp = doubles.xp
     slopes = np.array([[1.0, -2.0, 0.5], [0.0, 0.3, 0.0], [0.0, 0.0, 0.0]])
     etas = np.array([0.5, 0.05, 2.0])
@@ -288,7 +268,7 @@ def test_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> N
 
 
 def test_self_normalised_weights_set_the_lower_bound_flag() -> None:
-    """The entropic risk of x_1 in 784 dimensions, where they overestimate it by half."""
+    """Such weights overestimate the entropic risk of x_1 in 784 dimensions by more than a fifth."""
     slope, ball, z = np.eye(784)[0], Ball(2, 1.0), np.zeros((1, 784))
 
     def risk(**how: Any) -> Any:
@@ -298,5 +278,5 @@ def test_self_normalised_weights_set_the_lower_bound_flag() -> None:
     found = risk(self_normalised=True)
     assert found.value > 1.2 * 0.001 * float(ball.log_mgf(1000 * slope))
     assert found.lower_bound
-    with pytest.raises(ValueError, match="which sets its own eta; expected kappa=None"):
+    with pytest.raises(ValueError, match="kappa=None"):
         risk(kappa=1.0)

@@ -1,6 +1,4 @@
-"""SG and RT-MLMC: weights, levels and costs, and the objective on every backend."""
-
-from __future__ import annotations
+"""SG and RT-MLMC: signed weights, levels and costs."""
 
 from typing import Any
 
@@ -8,18 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
 
+from phiball import ENTROPIC, QUADRATIC, RTMLMC, SG, Ball, Divergence, Gaussian, RegularizedLoss, Uniform
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    Gaussian,
-    RegularizedLoss,
-    Uniform,
-)
 from phiball.refimpl.sampling import signed_weights
 from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays
@@ -40,8 +28,8 @@ Z = np.array([[0.1]])
 
 
 @on_each(core=True)
-def test_signed_weights_match_the_oracle(d: Divergence) -> None:
-    """The solution on all points, minus half the solution on each half."""
+def test_signed_weights_agree_with_exact_solutions(d: Divergence) -> None:
+    """If telescoping, half the solution on each half is subtracted from the solution on all points."""
     f, eta = np.random.default_rng(1).normal(size=(3, 8)), 0.4
     for telescoping in (False, True):
         value, weights = signed_weights(f, eta, d, telescoping=telescoping)
@@ -58,8 +46,8 @@ def test_signed_weights_match_the_oracle(d: Divergence) -> None:
             assert np.abs(weights[k] - w).max() < 1e-12
 
 
-def test_signed_weights_are_softmax_differences(arrays: Arrays) -> None:
-    """The paper's second construction, Eq. (expression:G), for the entropic divergence."""
+def test_entropic_signed_weights_are_differences_of_softmax(arrays: Arrays) -> None:
+    """This is the paper's equation (expression:G)."""
     f = np.random.default_rng(0).normal(size=(5, 8)) * 3
     value, weights = signed_weights(arrays.asarray(f), 0.7, ENTROPIC, telescoping=True)
     halves = f.reshape(5, 2, 4) / 0.7
@@ -70,7 +58,7 @@ def test_signed_weights_are_softmax_differences(arrays: Arrays) -> None:
     assert value.dtype == weights.dtype == arrays.dtype
 
 
-def test_level_probabilities_and_cost() -> None:
+def test_level_probabilities_are_geometric_and_give_the_evaluations() -> None:
     for level in range(11):
         estimator = RTMLMC(level)
         p = estimator.probabilities
@@ -82,8 +70,8 @@ def test_level_probabilities_and_cost() -> None:
 
 
 @pytest.mark.parametrize("allocation", ["random", "stratified"])
-def test_level_probabilities_at_each_position_of_a_batch(allocation: str) -> None:
-    """The counts of each level at each position of a batch of seven, at significance level 1e-6."""
+def test_levels_have_their_probabilities_at_each_position_of_a_batch(allocation: str) -> None:
+    """The significance level is 1e-6."""
     estimator, n, runs = RTMLMC(3, allocation=allocation), 7, 4000
     counts = np.zeros((n, 4))
     source = rng(0)
@@ -100,8 +88,8 @@ def test_level_probabilities_at_each_position_of_a_batch(allocation: str) -> Non
     assert np.abs(z).max() < 5.5  # 28 comparisons
 
 
-def test_stratified_level_counts_are_rounded_means() -> None:
-    """The number of data points at a level is n P(l), rounded up or down."""
+def test_stratified_level_counts_are_rounded_expectations() -> None:
+    """Level l has n P(l) data points, rounded up or down."""
     estimator, source = RTMLMC(7, allocation="stratified"), rng(1)
     for n in (1, 5, 64, 255):
         for _ in range(20):
@@ -114,13 +102,13 @@ def test_stratified_level_counts_are_rounded_means() -> None:
 
 def test_uniform_proposals_draw_from_the_ball() -> None:
     z = np.zeros((3, 2))
-    for how in ({}, {"antithetic": True}, {"qmc": True}, {"antithetic": True, "qmc": True}):
-        objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(3), Uniform(**how))
+    for settings in ({}, {"antithetic": True}, {"qmc": True}, {"antithetic": True, "qmc": True}):
+        objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(3), Uniform(**settings))
         points = objective.points(lambda x, i: x[:, 0], z, rng=rng(2)).points
-        assert np.array_equal(points.reshape(3, 8, 2), Ball(2, 1.0).sample(z, 8, rng=rng(2), **how))
+        assert np.array_equal(points.reshape(3, 8, 2), Ball(2, 1.0).sample(z, 8, rng=rng(2), **settings))
 
 
-def test_objective_on_every_backend(arrays: Arrays) -> None:
+def test_value_agrees_with_signed_points_on_every_backend(arrays: Arrays) -> None:
     x = arrays.asarray(np.random.default_rng(0).normal(size=(12, 3)))
 
     def square(x: Any, i: Any) -> Any:
@@ -139,17 +127,17 @@ def test_objective_on_every_backend(arrays: Arrays) -> None:
             assert np.isfinite(arrays.numpy(value))
             # The same seed gives the same points, and the same estimate.
             assert abs(float(value) - float(signed.value)) <= 100 * arrays.eps
-            # For SG the weights of a data point are a distribution.
+            # For SG, the weights of each data point sum to 1/n.
             w = np.zeros(12)
             np.add.at(w, arrays.numpy(signed.index), arrays.numpy(signed.weights).astype(float))
             if isinstance(estimator, SG):
                 assert np.allclose(w, 1 / 12, rtol=50 * arrays.eps)
 
 
-def estimate(loss: Any, x: Any, source: Any = None, **how: Any) -> Any:
+def estimate(loss: Any, x: Any, source: Any = None, **settings: Any) -> Any:
     objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
     source = rng(0) if source is None else source
-    return objective.backward(loss, x, rng=source, **how) if how else objective(loss, x, rng=source)
+    return objective.backward(loss, x, rng=source, **settings) if settings else objective(loss, x, rng=source)
 
 
 def column(x: Any, i: Any) -> Any:
@@ -159,7 +147,7 @@ def column(x: Any, i: Any) -> Any:
 X, BALL = np.zeros((4, 2)), Ball(2, 1.0)
 
 
-def test_bad_arguments() -> None:
+def test_invalid_arguments_raise() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     tensor, one = torch.zeros((2, 1)), RegularizedLoss(BALL, 1.0, ENTROPIC, SG(1))
     cases: list[tuple[Any, Any, str]] = [
@@ -174,7 +162,7 @@ def test_bad_arguments() -> None:
         (
             lambda: RegularizedLoss(Gaussian(1.0), 1.0, ENTROPIC, SG(1), Uniform(qmc=True)),
             ValueError,
-            r"expected Uniform\(\) for a reference that is not a Ball",
+            r"which needs a Ball as the reference; expected Uniform\(\)",
         ),
         (lambda: estimate(lambda x, i: x.mean(), X), ValueError, "reduction='none'"),
         (lambda: estimate(lambda x, i: x[:, 0] * np.nan, X), ValueError, "losses contains nan"),
@@ -193,12 +181,12 @@ def test_bad_arguments() -> None:
             r"gradient\(theta, x, i\) has shape \(2,\); expected \(2, 2\)",
         ),
     ]
-    for make, error, says in cases:
-        with pytest.raises(error, match=says):
-            make()
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
 
 
 @pytest.mark.parametrize("eta", [np.float32(0.5), np.asarray(0.5)], ids=["float32", "array"])
-def test_eta_accepts_numpy_scalars(eta: Any) -> None:
+def test_eta_may_be_a_numpy_scalar(eta: Any) -> None:
     values = [RegularizedLoss(BALL, e, ENTROPIC, SG(2))(column, X, rng=rng(0)) for e in (eta, 0.5)]
     assert values[0] == values[1]

@@ -1,9 +1,7 @@
-"""Tilted proposals: exact for linear losses, unbiased for others, and their settings.
+"""Tilted proposals are exact for linear losses and have the right weights for others.
 
-Every statistical test here has a fixed seed and an error level of one in a million.
+Every statistical test here has a fixed seed and a significance level of 1e-6.
 """
-
-from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
@@ -13,21 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phiball import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Divergence, RegularizedLoss, Tilted, indicator
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    Gaussian,
-    RegularizedLoss,
-    Tilted,
-    indicator,
-    robust_risk,
-)
+from phiball.refimpl.distributions import Ball, Gaussian
+from phiball.refimpl.risk import robust_risk
 from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays
 from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS
@@ -36,8 +23,8 @@ from tests.support.tilting_distributions import THETA, in_theta, in_x, linear_va
 ETA = 0.3
 
 
-def linear(arrays: Arrays, event: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
-    """Data, slopes of each data point's own linear loss, the loss and its gradient in x."""
+def linear_problem(arrays: Arrays, event: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
+    """Data points, the slope of each one's linear loss, the loss and its gradient in x."""
     g = np.random.default_rng(1)
     z, slopes = g.normal(size=(5, *event)), 2 * g.normal(size=(5, *event))
     a, xp = arrays.asarray(slopes), arrays.xp
@@ -50,13 +37,13 @@ def linear(arrays: Arrays, event: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
-def test_linear_loss_is_exact_from_one_point(distribution: Any, doubles: Arrays) -> None:
+def test_value_of_a_linear_loss_is_exact_from_one_point(distribution: Any, doubles: Arrays) -> None:
     for event, estimator in zip([(), (3,), (2, 1, 2), (3,)], ESTIMATORS, strict=True):
-        z, slopes, loss, slope = linear(doubles, event)
+        z, slopes, loss, slope = linear_problem(doubles, event)
         x = doubles.asarray(z)
         pairs = zip(slopes, z, strict=True)
-        each = [float((a * b).sum()) + linear_value(distribution, a.ravel(), ETA) for a, b in pairs]
-        slack = 200 * doubles.eps * np.abs(each).max()  # sums of a few terms, and weights over P(l)
+        exact_values = [float((a * b).sum()) + linear_value(distribution, a.ravel(), ETA) for a, b in pairs]
+        slack = 200 * doubles.eps * np.abs(exact_values).max()  # for sums of a few terms and division by P(l)
         objective = RegularizedLoss(distribution, ETA, ENTROPIC, estimator, Tilted(gradient=slope))
         value = objective(loss, x, rng=rng(2))
         signed = objective.points(loss, x, rng=rng(2))
@@ -64,10 +51,10 @@ def test_linear_loss_is_exact_from_one_point(distribution: Any, doubles: Arrays)
         assert tuple(signed.points.shape[1:]) == event
         count = np.bincount(doubles.numpy(signed.index), minlength=5)
         share = np.ones(5)
-        if isinstance(estimator, RTMLMC):  # higher levels add nothing: halves and whole agree
+        if isinstance(estimator, RTMLMC):  # levels above 0 contribute zero
             share = (count == 1) / estimator.probabilities[0]
-        assert abs(float(value) - share @ each / 5) <= slack
-        assert abs(float(signed.value) - share @ each / 5) <= slack
+        assert abs(float(value) - share @ exact_values / 5) <= slack
+        assert abs(float(signed.value) - share @ exact_values / 5) <= slack
         # All points of a data point have equal weights, because the corrected losses are equal.
         w = doubles.numpy(signed.weights)
         if isinstance(estimator, SG):
@@ -76,7 +63,7 @@ def test_linear_loss_is_exact_from_one_point(distribution: Any, doubles: Arrays)
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS[:3], ids=str)
 def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -> None:
-    """eta_z = rho |g|_* / (kappa d), and the eta of the objective where the gradient vanishes."""
+    """eta_z = rho |g|_* / (kappa d), except that the objective's eta is used where g = 0."""
     kappa, xp = 0.4, doubles.xp
     slopes = np.array([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0], [1e-3, 0.0, 2e-3], [-500.0, 1.0, 1.0]])
     exact = []
@@ -95,7 +82,7 @@ def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -
             rng=rng(8),
         )
         assert abs(float(value) - want) <= 100 * doubles.eps * max(want, 1e-30)
-    # With gradient 0 the points are uniform and eta is the objective's, as a curved loss shows.
+    # The gradient of this curved loss is 0, so that the points are uniform and eta is the objective's.
     z = doubles.asarray(np.zeros((2, 3)))
     signed = objective(lambda x, i: 2 * x).points(lambda x, i: xp.sum(x * x, axis=-1), z, rng=rng(9))
     f = doubles.numpy(signed.losses).reshape(2, 4)
@@ -104,8 +91,8 @@ def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -
 
 
 @pytest.mark.parametrize("norm", [1, 2, inf])
-def test_kappa_counts_only_moving_coordinates(norm: float) -> None:
-    """With feature_scale, eta_z = rho |sigma g|_* / (kappa m), where m coordinates have a positive scale."""
+def test_kappa_counts_only_coordinates_with_positive_feature_scale(norm: float) -> None:
+    """With feature scales sigma, m of them positive, eta_z = rho |sigma g|_* / (kappa m)."""
     kappa, scale, g = 0.4, np.array([1.0, 0.0, 2.0]), np.array([3.0, 7.0, -1.0])
     moved = (scale * g)[scale > 0]
     size = {1: np.abs(moved).max(), 2: sqrt(moved @ moved), inf: np.abs(moved).sum()}[norm]
@@ -129,8 +116,10 @@ def test_kappa_counts_only_moving_coordinates(norm: float) -> None:
         ),
     ],
 )
-def test_weights_of_the_signed_points(distribution: Any, how: Tilted, d: Divergence, estimator: Any) -> None:
-    """The points of a data point, and of each half, have reference weights proportional to nu/q."""
+def test_signed_points_have_exact_weights(
+    distribution: Any, how: Tilted, d: Divergence, estimator: Any
+) -> None:
+    """The weights solve the inner problem with p proportional to nu/q, on all points and on each half."""
     n = 30
     x = np.random.default_rng(4).normal(size=(n, 2))
     tilted = replace(how, gradient=partial(in_x, THETA))
@@ -140,12 +129,12 @@ def test_weights_of_the_signed_points(distribution: Any, how: Tilted, d: Diverge
     assert np.allclose(found, signed.weights @ in_theta(THETA, signed.points, None), atol=1e-13)
     assert np.array_equal(signed.losses, loss(signed.points, None))
     total = 0.0
-    seen = set()
+    sample_sizes = set()
     for k in range(n):
         mine = signed.index == k
         f, w = signed.losses[mine], np.exp(signed.log_weights[mine])
         m = len(f)
-        seen.add(m)
+        sample_sizes.add(m)
 
         def solve(part: slice, f: Any = f, w: Any = w) -> tuple[float, Any]:
             mass = w[part].sum()
@@ -164,11 +153,11 @@ def test_weights_of_the_signed_points(distribution: Any, how: Tilted, d: Diverge
         assert np.allclose(n * signed.weights[mine], weights, atol=1e-11)
         total += value / n
     assert abs(float(signed.value) - total) < 1e-12
-    assert len(seen) == (1 if isinstance(estimator, SG) else 3)
-    assert np.ptp(signed.log_weights) > 0.5  # draws are not uniform
+    assert len(sample_sizes) == (1 if isinstance(estimator, SG) else 3)
+    assert np.ptp(signed.log_weights) > 0.5  # the proposal is not uniform
 
 
-class Slope:
+class RecordedGradient:
     """A gradient function that records its arguments."""
 
     def __init__(self, function: Any) -> None:
@@ -188,10 +177,10 @@ def loss(x: Any, i: Any) -> Any:
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_gradient_is_recomputed_at_tilted_points(distribution: Any) -> None:
-    """At the data points, then at points drawn from the previous tilt; the last tilt is used."""
+    """The first gradient is at the data points, each later one at points drawn from the previous tilt."""
     retilt = 2
     x = np.random.default_rng(5).normal(size=(7, 2))
-    slope = Slope(lambda x, i: in_x(THETA, x, i))
+    slope = RecordedGradient(lambda x, i: in_x(THETA, x, i))
     objective = RegularizedLoss(distribution, ETA, ENTROPIC, SG(1), Tilted(retilt=retilt, gradient=slope))
     signed = objective.points(loss, x, rng=rng(11))
     assert len(slope.at) == 1 + retilt
@@ -208,7 +197,7 @@ def test_gradient_is_recomputed_at_tilted_points(distribution: Any) -> None:
     assert np.array_equal(signed.log_weights, log_w.ravel())
 
 
-class Only:
+class UntiltableDistribution:
     """A distribution that can be sampled but not tilted."""
 
     def sample(self, x: Any, n_samples: int, *, rng: Any, event_ndim: int = 1) -> Any:
@@ -230,7 +219,7 @@ def risk_with(how: Any) -> Any:
     return robust_risk(loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), method=how)
 
 
-def test_bad_arguments() -> None:
+def test_invalid_proposals_and_gradients_raise() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: Tilted(kappa=0.0), ValueError, "kappa is 0.0"),
         (lambda: Tilted(kappa="1"), TypeError, "kappa is '1'"),
@@ -241,11 +230,11 @@ def test_bad_arguments() -> None:
         (lambda: objective(Tilted(), Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf"),
         (lambda: objective(Tilted(kappa=1.0), Gaussian(1.0)), ValueError, "kappa is 1.0; expected None"),
         (lambda: objective(Tilted(kappa=1.0), Ball(2, 0.0)), ValueError, "kappa is 1.0; expected None"),
-        (lambda: objective(Tilted(), Only()), TypeError, "expected a Ball or a Gaussian"),
+        (lambda: objective(Tilted(), UntiltableDistribution()), TypeError, "expected a Ball or a Gaussian"),
         (lambda: objective(Tilted(), divergence=QUADRATIC), ValueError, r"Tilted\(self_normalised=True\)"),
         (lambda: call(None), TypeError, "gradient is None and x is a numpy array"),
         (lambda: call(3.0), TypeError, "gradient is 3.0; expected a function"),
-        (lambda: call(lambda x, i: x[:, 0]), ValueError, "expected that of x"),
+        (lambda: call(lambda x, i: x[:, 0]), ValueError, "has shape .*, as x"),
         (lambda: call(lambda x, i: x.tolist()), TypeError, "expected an array"),
         (lambda: call(lambda x, i: x.astype(int)), TypeError, "has dtype int64"),
         (lambda: call(lambda x, i: x + np.nan), ValueError, "contains NaN or infinity"),
@@ -258,14 +247,14 @@ def test_bad_arguments() -> None:
             r"expected a function gradient\(x, i\), or torch tensors",
         ),
     ]
-    for make, error, says in cases:
-        with pytest.raises(error, match=says):
-            make()
+    for call_it, error, message in cases:
+        with pytest.raises(error, match=message):
+            call_it()
 
 
-def drawn(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
-    """Draws for the loss |x|^2 around n copies of the point 0, and the starting points."""
-    slope = Slope(lambda x, i: 2 * x)
+def draw_around_zero(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
+    """Signed points for the loss |x|^2 at n data points 0, and the points where the tilt starts."""
+    slope = RecordedGradient(lambda x, i: 2 * x)
     given = RegularizedLoss(distribution, ETA, ENTROPIC, SG(level), replace(how, gradient=slope))
     signed = given.points(lambda x, i: (x * x).sum(-1), np.zeros((n, 2)), rng=rng(1))
     assert sum(map(len, slope.at)) == n * (1 + how.retilt)
@@ -274,9 +263,9 @@ def drawn(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
 def test_random_start_has_exact_weights(distribution: Any) -> None:
-    """log w = log E e^{s.b} - s.b for each start, where s is the tilt from the gradient there."""
-    assert not drawn(distribution, Tilted(), 3, 1)[1].any()  # by default, at the data points
-    signed, starts = drawn(distribution, Tilted(start="uniform"), 5, 1)
+    """log w = log E exp(s.b) - s.b, where the tilt s is the gradient at the start divided by eta."""
+    assert not draw_around_zero(distribution, Tilted(), 3, 1)[1].any()  # the default start is the data point
+    signed, starts = draw_around_zero(distribution, Tilted(start="uniform"), 5, 1)
     assert np.array_equal(starts, distribution.sample(np.zeros((5, 2)), 1, rng=rng(1))[:, 0])
     s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points per start, tilted around 0
     moments = [float(linear_value(distribution, a, 1.0)) for a in s]
@@ -285,11 +274,11 @@ def test_random_start_has_exact_weights(distribution: Any) -> None:
 
 def test_random_start_with_kappa_has_a_random_eta() -> None:
     distribution, kappa = Ball(inf, 0.5), 2.0
-    signed, starts = drawn(distribution, Tilted(kappa=kappa, start="uniform"), 6, 0)
+    signed, starts = draw_around_zero(distribution, Tilted(kappa=kappa, start="uniform"), 6, 0)
     eta = 0.5 * np.abs(2 * starts).sum(-1) / (kappa * 2)  # rho |g|_1 / (kappa d) of each start
     assert np.ptp(eta) > 0.05
-    each = signed.losses + eta * signed.log_weights  # from one point
-    assert float(signed.value) == pytest.approx(each.mean())
+    exact_values = signed.losses + eta * signed.log_weights  # estimated from one point each
+    assert float(signed.value) == pytest.approx(exact_values.mean())
     moments = [float(linear_value(distribution, a, 1.0)) for a in 2 * starts / eta[:, None]]
-    aimed = (2 * starts / eta[:, None] * signed.points).sum(-1)
-    assert np.allclose(signed.log_weights, moments - aimed, atol=1e-9)
+    exponent = (2 * starts / eta[:, None] * signed.points).sum(-1)
+    assert np.allclose(signed.log_weights, moments - exponent, atol=1e-9)

@@ -1,6 +1,4 @@
-"""Robust scores against brute force, for affine and other models; torch networks."""
-
-from __future__ import annotations
+"""`robust_scorer` agrees with brute force and closed forms; torch networks as estimators."""
 
 import pickle
 from math import inf
@@ -43,14 +41,14 @@ TWO = Y < 2
 
 @pytest.mark.parametrize("norm", [1, 2, inf])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_worst_case_accuracy_of_linear_models(norm: float, classes: int) -> None:
-    """The score is the share of examples that no point of the ball misclassifies, in a pipeline too."""
+def test_score_of_linear_classifiers_is_the_exact_worst_case_accuracy(norm: float, classes: int) -> None:
+    """The score is the fraction of examples without a misclassified point in their ball."""
     ball = Ball(norm, 0.7)
     keep = 3 - classes <= Y
     x, y = X[keep], Y[keep]
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, y)
     score = robust_scorer(ball)(model, x, y)
-    # The worst points lie against the difference of two slopes.
+    # The worst point minimizes the difference of the scores of two classes.
     W = np.atleast_2d(model[-1].coef_) / model[0].scale_
     pairs = [W[0], -W[0]] if len(W) == 1 else [a - b for a in W for b in W if a is not b]
     right = model.predict(x) == y
@@ -63,8 +61,8 @@ def test_worst_case_accuracy_of_linear_models(norm: float, classes: int) -> None
     assert np.mean(noisy) >= score
 
 
-def test_regressors_trees_and_risks() -> None:
-    """The closed form for least squares; trees by samples; the risk decreases in eta to the mean loss."""
+def test_scores_of_regressors_agree_with_closed_forms_and_trees_are_sampled() -> None:
+    """As eta grows, the risk decreases to the mean loss over the ball."""
     x, y = X[:, :3], X[:, 3]
     line = LinearRegression().fit(x, y)
     exact = np.mean((np.abs(line.predict(x) - y) + 0.2 * np.linalg.norm(line.coef_)) ** 2)
@@ -73,35 +71,37 @@ def test_regressors_trees_and_risks() -> None:
     assert robust_scorer(Ball(2, 0.5), n_samples=16)(forest, X, Y) < forest.score(X, Y)
     risks = [robust_scorer(Ball(2, 0.2), eta=eta)(line, x, y) for eta in (0.01, 0.1, 1e6)]
     assert risks[0] < risks[1] < risks[2]
-    moved = np.mean((line.predict(x) - y) ** 2 / 2) + np.sum(line.coef_**2) * 0.04 / (2 * 5)
-    assert -risks[2] == pytest.approx(moved, rel=0.05)
+    mean_loss = np.mean((line.predict(x) - y) ** 2 / 2) + np.sum(line.coef_**2) * 0.04 / (2 * 5)
+    assert -risks[2] == pytest.approx(mean_loss, rel=0.05)
     model = LogisticRegression(max_iter=1000).fit(X, Y)
     assert robust_scorer(Ball(2, 0.2), eta=0.1)(model, X, Y) < 0
 
 
 def test_models_are_scored_by_their_own_loss() -> None:
-    """The pinball loss, the deviance and the hinge loss, at the worst point and as risks."""
+    """The own loss is the pinball loss, the Poisson deviance or the hinge loss."""
     x, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], X[::3, 3]
     counts = np.round(3 * y)
     tail = RobustQuantileRegressor(quantile=0.8, radius=0.3, eta=0.5, alpha=0.1, tol=1e-5).fit(x, y)
     poisson = RobustPoissonRegressor(radius=0.3, eta=0.5, alpha=0.1).fit(x, counts)
     plain = make_pipeline(StandardScaler(), QuantileRegressor(quantile=0.8, alpha=0)).fit(x, y)
-    still, moved = robust_scorer(Ball(2, 0.0)), robust_scorer(Ball(2, 0.3))
-    assert still(tail, x, y) == pytest.approx(-mean_pinball_loss(y, tail.predict(x), alpha=0.8))
-    assert still(plain, x, y) == pytest.approx(-mean_pinball_loss(y, plain.predict(x), alpha=0.8))
-    assert still(poisson, x, counts) == pytest.approx(-mean_poisson_deviance(counts, poisson.predict(x)))
-    reach = 0.3 * np.linalg.norm(tail.coef_)
-    ends = np.stack([tail.predict(x) - reach, tail.predict(x) + reach])
+    plain_score, worst_score = robust_scorer(Ball(2, 0.0)), robust_scorer(Ball(2, 0.3))
+    assert plain_score(tail, x, y) == pytest.approx(-mean_pinball_loss(y, tail.predict(x), alpha=0.8))
+    assert plain_score(plain, x, y) == pytest.approx(-mean_pinball_loss(y, plain.predict(x), alpha=0.8))
+    assert plain_score(poisson, x, counts) == pytest.approx(
+        -mean_poisson_deviance(counts, poisson.predict(x))
+    )
+    largest_change = 0.3 * np.linalg.norm(tail.coef_)
+    ends = np.stack([tail.predict(x) - largest_change, tail.predict(x) + largest_change])
     worst = np.maximum(0.8 * (y - ends), 0.2 * (ends - y)).max(axis=0)
-    assert moved(tail, x, y) == pytest.approx(-worst.mean())
+    assert worst_score(tail, x, y) == pytest.approx(-worst.mean())
     sampled = max(
         mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng=rng(k))[:, 0]))
         for k in range(9)
     )
-    assert moved(poisson, x, counts) < -sampled
+    assert worst_score(poisson, x, counts) < -sampled
     squared = robust_scorer(Ball(2, 0.3), loss="squared")(tail, x, y)
-    assert squared == pytest.approx(-np.mean((np.abs(tail.predict(x) - y) + reach) ** 2))
-    # A fit minimizes the risk plus a ridge; the score is the risk, without sampling.
+    assert squared == pytest.approx(-np.mean((np.abs(tail.predict(x) - y) + largest_change) ** 2))
+    # A fit minimizes the risk plus the ridge penalty, and the score is minus the risk.
     labels = Y[::3] == 0
     machine = RobustSVC(radius=0.3, eta=0.5, C=3.0, tol=1e-5).fit(x, labels)
     logistic = RobustLogisticRegression(radius=0.3, eta=0.5, C=3.0).fit(x, Y[::3])
@@ -122,33 +122,31 @@ def test_models_are_scored_by_their_own_loss() -> None:
     assert robust_scorer(Ball(2, 1e-9), eta=0.5)(three, x, Y[::3]) == pytest.approx(-hinge.mean())
 
 
-def test_invalid_arguments_and_integer_features() -> None:
-    """Losses of classifiers, models without scores, clipped balls; integer features are perturbed too."""
+def test_integer_features_are_perturbed() -> None:
+    whole = np.round(10 * X).astype(int)
+    model = LogisticRegression(max_iter=1000).fit(whole, Y)
+    score = robust_scorer(Ball(2, 0.7))
+    assert score(model, whole, Y) == score(model, whole.astype(float), Y) < model.score(whole, Y)
+
+
+def test_invalid_losses_models_and_data_raise() -> None:
     model, ball = LogisticRegression(max_iter=1000).fit(X, Y), Ball(2, 0.2)
     near = KNeighborsClassifier().fit(X, Y)
     near.__class__ = type("Bare", (KNeighborsClassifier,), {"predict_proba": property(_missing)})
     words = pd.DataFrame({"a": ["north"] * 2})
     cases: dict[str, Any] = {
         r"ball is 0\.5": lambda: robust_scorer(0.5),  # type: ignore[arg-type]
-        "loss is 'hinge'; expected the loss of a regressor": lambda: robust_scorer(ball, loss="hinge"),
-        "loss is 'squared', and the model is a classif": lambda: robust_scorer(ball, loss="squared")(
-            model, X, Y
-        ),
+        "loss is 'hinge'": lambda: robust_scorer(ball, loss="hinge"),
+        "loss is 'squared'": lambda: robust_scorer(ball, loss="squared")(model, X, Y),
         "expected a ball without clip": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
         "neither predict_proba nor decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
         r"X is sparse; .* X\.toarray\(\)": lambda: robust_scorer(ball)(model, csr_array(X), Y),
-        r"'north'\): encode them first, and score": lambda: robust_scorer(ball)(model, words, Y[:2]),
-        r"scale is \[1\.0\]; expected 4 numbers, one": lambda: robust_scorer(ball, feature_scale=[1.0])(
-            model, X, Y
-        ),
+        r"'north'\): encode them first": lambda: robust_scorer(ball)(model, words, Y[:2]),
+        r"scale is \[1\.0\]": lambda: robust_scorer(ball, feature_scale=[1.0])(model, X, Y),
     }
     for message, call in cases.items():
         with pytest.raises((TypeError, ValueError), match=message):
             call()
-    whole = np.round(10 * X).astype(int)
-    model.fit(whole, Y)
-    score = robust_scorer(Ball(2, 0.7))
-    assert score(model, whole, Y) == score(model, whole.astype(float), Y) < model.score(whole, Y)
 
 
 def _missing(self: Any) -> Any:
@@ -156,22 +154,22 @@ def _missing(self: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_search_with_a_ball_that_is_too_large() -> None:
-    """A constant model has the best robust score: `fit` warns, and `max_cost` avoids it."""
+def test_search_with_too_large_a_ball_warns_unless_max_cost_is_set() -> None:
+    """The constant model has the best robust score."""
     x = pd.DataFrame(StandardScaler().fit_transform(X[50:]), columns=list("abcd"))
     y = np.where(Y[50:] == 1, "yes", "no")
-    keep = np.r_[0:50, 60:100]  # fewer of one class: a constant model gets the others right
+    keep = np.r_[0:50, 60:100]  # unequal classes, so that a constant model is right more often than not
     x, y = x.iloc[keep], y[keep]
     score = robust_scorer(Ball(2, 3.0), feature_scale={"a": 0.5})
     radii = (0.0, 1.0, 100.0)
     options: dict[str, Any] = {"radii": radii, "etas": (0.1,), "cv": 3, "tol": 1e-4, "scoring": score}
     with pytest.warns(UserWarning, match="of radius 100, predicts one class"):
-        lost = RobustLogisticRegressionCV(**options).fit(x, y)
-    assert lost.radius_ == 100
-    held = RobustLogisticRegressionCV(max_cost=0.05, feature_scale={"b": 0}, **options).fit(x, y)
-    assert held.radius_ < 100
-    near = held.plain_scores_ >= held.plain_scores_.max() - 0.05
-    assert held.scores_[0][radii.index(held.radius_)] == held.scores_[near].max()
+        constant = RobustLogisticRegressionCV(**options).fit(x, y)
+    assert constant.radius_ == 100
+    limited = RobustLogisticRegressionCV(max_cost=0.05, feature_scale={"b": 0}, **options).fit(x, y)
+    assert limited.radius_ < 100
+    near = limited.plain_scores_ >= limited.plain_scores_.max() - 0.05
+    assert limited.scores_[0][radii.index(limited.radius_)] == limited.scores_[near].max()
     names = {"plain": "accuracy", "robust": score}
     model, grid = RobustLogisticRegression(tol=1e-4), {"radius": radii}
     found = [
@@ -189,8 +187,7 @@ def test_search_with_a_ball_that_is_too_large() -> None:
             RobustLogisticRegressionCV(max_cost=0.03, scoring=plain).fit(x, y)
 
 
-def test_cross_validation_applies_class_weights_once() -> None:
-    """Folds fit the estimator itself, with balanced classes and sample weights."""
+def test_cross_validation_passes_class_and_sample_weights_to_its_fits() -> None:
     x, y = X[TWO][:70, :2], Y[TWO][:70]
     w = np.linspace(0.5, 2.0, 70)
     fold = (np.arange(0, 70, 2), np.arange(1, 70, 2))
@@ -205,7 +202,7 @@ def test_cross_validation_applies_class_weights_once() -> None:
 
 
 def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
-    """Integer weights are equivalent to copies; a search passes weights on and can be pickled."""
+    """Integer weights are equivalent to copies of examples."""
     x, y, copies = X[50:], Y[50:], np.arange(100) % 3
     score, w = robust_scorer(Ball(2, 0.4)), copies.astype(float)
     model = LogisticRegression(max_iter=1000).fit(x, y)
@@ -233,22 +230,22 @@ def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
     full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, feature_scale=X.std(axis=0), rng=3)
     assert repr(full).endswith("eta=0.1, divergence=quadratic, feature_scale=<4 numbers>, rng=3)")
     assert repr(refit) == "best_within(0.1)"
-    fresh = [robust_scorer(Ball(2, 0.4), eta=0.5, rng=how) for how in (None, None, np.random.default_rng(0))]
-    values = [[scorer(forest, x, y) for _ in range(2)] for scorer in fresh]
+    scorers = [robust_scorer(Ball(2, 0.4), eta=0.5, rng=r) for r in (None, None, np.random.default_rng(0))]
+    values = [[scorer(forest, x, y) for _ in range(2)] for scorer in scorers]
     assert all(first == second for first, second in values)  # the same points on every call
     assert values[0] != values[1]
     assert repr(best_within(0.1, plain="a")) == "best_within(0.1, plain='a', robust='robust')"
 
 
-def test_data_frames_and_feature_scale() -> None:
-    """Data frames keep their column names; `feature_scale` gives raw features the units of a pipeline."""
+def test_feature_scale_gives_raw_features_the_units_of_a_pipeline() -> None:
+    """The data are data frames, whose column names are kept."""
     frames = pd.DataFrame(X, columns=list("abcd")), pl.DataFrame(X, schema=list("abcd"))
     for frame in frames:
         model = make_pipeline(StandardScaler(), LogisticRegression()).fit(frame, Y)
         inner = robust_scorer(Ball(2, 0.7))(model[-1], np.asarray(model[0].transform(frame)), Y)
         assert robust_scorer(Ball(2, 0.7), feature_scale=X.std(axis=0))(model, frame, Y) == inner
-        held = robust_scorer(Ball(2, 0.7), feature_scale=[0.0] * 4)(model, frame, Y)
-        assert held == model.score(frame, Y) > inner
+        limited = robust_scorer(Ball(2, 0.7), feature_scale=[0.0] * 4)(model, frame, Y)
+        assert limited == model.score(frame, Y) > inner
         assert robust_scorer(Ball(2, 0.7), eta=0.1, feature_scale=X.std(axis=0))(model, frame, Y) < 0
         forest = RandomForestClassifier(5, random_state=0).fit(frame, Y)
         assert robust_scorer(Ball(2, 0.5), n_samples=4, feature_scale=[0.0] * 4)(
@@ -259,8 +256,7 @@ def test_data_frames_and_feature_scale() -> None:
 
 
 @pytest.mark.slow
-def test_networks() -> None:
-    """Robust training, early stopping, partial_fit, clone, pickle, random_state, and a score by attack."""
+def test_networks_train_robustly_and_follow_scikit_learn() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     x = StandardScaler().fit_transform(X).astype(np.float32)
@@ -296,7 +292,7 @@ def test_networks() -> None:
 
 
 def test_feature_scale_is_matched_by_column_name() -> None:
-    """A Series in any order, or a dict; an unknown name is an error."""
+    """The scales are a Series in any order or a dict; unknown names raise."""
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 3)), columns=list("abc"))
     y = (X.a + 0.5 * X.b + 0.3 * X.c > 0).astype(int)
     named = pd.Series({"a": 1.0, "b": 0.0, "c": 2.0})
@@ -316,7 +312,7 @@ def test_feature_scale_is_matched_by_column_name() -> None:
 
 @pytest.mark.slow
 def test_networks_accept_the_data_of_the_linear_estimators() -> None:
-    """Data frames, float64, targets (n,), and attacks in a pipeline; the module is not modified."""
+    """Such data are data frames, float64 arrays and targets of shape (n,)."""
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(120, 3)), columns=list("abc"))
     y = (X.a + 0.5 * X.b > 0).astype(int)
     with torch.random.fork_rng():
@@ -332,7 +328,7 @@ def test_networks_accept_the_data_of_the_linear_estimators() -> None:
         assert linear.fit(X.to_numpy(), target).score(X.to_numpy(), target) > 0.95
         assert linear.predict(X.to_numpy()).shape == target.shape
         for outputs in (1, 3):
-            with pytest.raises(ValueError, match=f"returns {outputs} scores; expected one per class, 2"):
+            with pytest.raises(ValueError, match=f"returns {outputs} scores; expected"):
                 RobustClassifier(torch.nn.Linear(3, outputs), **options).fit(X, y)
         few = RobustClassifier(torch.nn.Linear(3, 3), classes=[0, 1, 2], **options)
         assert few.partial_fit(X, 2 * y).predict(X).shape == (120,)
@@ -341,12 +337,12 @@ def test_networks_accept_the_data_of_the_linear_estimators() -> None:
             few.predict(X[["a", "b"]])
         with pytest.raises(TypeError, match="RobustClassifier does not support sample_weight"):
             few.fit(X, y, sample_weight=np.ones(120))
-        held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
+        limited = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
     score = robust_scorer(Ball(2, 0.5), n_samples=2)
     inside = model[0].transform(X)
     moved = model[-1].attack(inside, y, Ball(2, 0.5, feature_scale=1 / X.std(ddof=0).to_numpy()))
     assert score(model, X, y) <= np.mean(model[-1].predict(moved.astype(np.float32)) == y)
-    fixed = held.attack(X.to_numpy(), y.to_numpy(), Ball(2, 0.5, feature_scale=[1, 0, 1]))
+    fixed = limited.attack(X.to_numpy(), y.to_numpy(), Ball(2, 0.5, feature_scale=[1, 0, 1]))
     assert np.allclose(fixed[:, 1], X.b, atol=1e-6)
     with pytest.raises(ValueError, match="expected the whole numbers 0, 1"):
         RobustClassifier(module, **options).fit(X.to_numpy(), np.where(y, "no", "yes"))

@@ -1,6 +1,4 @@
-"""Plans against recomputed bounds of the two theorems, and their constants by enumeration."""
-
-from __future__ import annotations
+"""Plans for SGD satisfy the bounds of the paper's two theorems."""
 
 from itertools import product
 from math import ceil, exp, inf, sinh, sqrt
@@ -28,15 +26,15 @@ ESTIMATORS = (SG, RTMLMC)
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_convex_plan_follows_the_theorem(estimator: Any) -> None:
-    """Theorem 1: the lowest level with 2^L >= 4 G/delta, then the fewest steps with a bound of delta."""
+    """The level L is the lowest with 2^L >= 4 G/delta, and the steps are the fewest with bound <= delta."""
     for level, delta, lipschitz, diameter, idf, chi_square in (
         (7, 0.1, 1.0, 1.0, 2.0, 0.25),
         (7, 0.3, 2.0, 0.5, 7.0, inf),
         (0, 2.0, 0.7, 30.0, 0.0, 0.0),
         (5, 0.03, 5.0, 0.1, 0.2, 3.0),
     ):
-        how = {"lipschitz": lipschitz, "diameter": diameter, "idf": idf, "chi_square": chi_square}
-        plan = convex_plan(delta, **how, estimator=estimator)
+        constants = {"lipschitz": lipschitz, "diameter": diameter, "idf": idf, "chi_square": chi_square}
+        plan = convex_plan(delta, **constants, estimator=estimator)
         moment = lipschitz**2
         if estimator is RTMLMC:
             capped = [2**k * min(1, chi_square / (2**k - 1)) for k in range(1, level + 1)]
@@ -51,8 +49,8 @@ def test_convex_plan_follows_the_theorem(estimator: Any) -> None:
         assert plan.bound <= delta
 
 
-def test_known_plans() -> None:
-    """f = |theta - b|, delta = 0.1: L = ceil(log2 80), T = ceil(M^2/(0.1 - 2/129)^2), in round numbers."""
+def test_convex_plans_agree_with_values_computed_by_hand() -> None:
+    """For delta = 0.1, L = ceil(log2 80) = 7 and T = ceil((M/(0.1 - 2/129))^2) = 141."""
     plan = convex(0.1, estimator=SG)
     assert plan == Plan(SG(7), 1, 141, pytest.approx(1 / sqrt(141)), pytest.approx(2 / 129 + 1 / sqrt(141)))
     assert plan.evaluations == 128 * 140
@@ -61,7 +59,7 @@ def test_known_plans() -> None:
     assert plan.evaluations == 0
     for k in range(1, 20):  # the level of a power of two is not rounded up
         assert convex(4.0 / 2**k, idf=1.0, estimator=SG).estimator.level == k
-    # D M/delta is an integer up to rounding, and T = (D M/delta)^2 may be too small by one.
+    # D M/delta is the integer n up to rounding, which must not make T = n^2 too small.
     for n, delta in product(range(2, 60), (0.102, 0.247, 0.456, 0.482, 0.936)):
         plan = convex(delta, diameter=delta * n, idf=0.0, estimator=SG)
         assert plan.bound <= delta
@@ -82,8 +80,8 @@ def test_nonconvex_plan_meets_the_theorem(
     bound: float,
     eta: float,
 ) -> None:
-    how = {"lipschitz": lipschitz, "smoothness": smoothness, "bound": bound, "eta": eta}
-    plan = nonconvex_plan(epsilon, **how, constrained=constrained, estimator=estimator)
+    constants = {"lipschitz": lipschitz, "smoothness": smoothness, "bound": bound, "eta": eta}
+    plan = nonconvex_plan(epsilon, **constants, constrained=constrained, estimator=estimator)
     top, target = plan.estimator.level, epsilon**2
     S = smoothness + lipschitz**2 / eta
     r = exp(bound / eta)
@@ -127,7 +125,7 @@ def nonconvex(epsilon: float = 0.1, constrained: Any = False, **change: Any) -> 
         *((nonconvex, name) for name in ("epsilon", "lipschitz", "smoothness", "bound", "eta")),
     ],
 )
-def test_bad_constants(plan: Any, name: str) -> None:
+def test_invalid_constants_raise(plan: Any, name: str) -> None:
     for value in (0.0, -1.0, float("nan"), inf):
         with pytest.raises(ValueError, match=f"{name} is {value}; expected a positive number"):
             plan(**{name: value})
@@ -138,38 +136,26 @@ def test_bad_constants(plan: Any, name: str) -> None:
         plan(**{name: "x"})
 
 
-SMALL = "eta is too small: bound/eta = 1000, and .* expected at most 700"
+SMALL = "eta is too small: bound/eta = 1000"
 
 
-def test_bad_arguments() -> None:
+def test_invalid_estimators_and_divergences_raise() -> None:
     cases: list[tuple[Any, Any, str]] = [
-        (lambda: convex(idf=-1.0), ValueError, "idf is -1.0; expected a finite number that is not negative"),
-        (lambda: convex(chi_square=-inf), ValueError, "chi_square is -inf; expected a finite number that"),
-        (
-            lambda: gradient_second_moment(RTMLMC(2), 1.0, "x"),
-            TypeError,
-            "chi_square is 'x'; expected a number",
-        ),
+        (lambda: convex(idf=-1.0), ValueError, "idf is -1.0; expected"),
+        (lambda: convex(chi_square=-inf), ValueError, "chi_square is -inf; expected"),
+        (lambda: gradient_second_moment(RTMLMC(2), 1.0, "x"), TypeError, "chi_square is 'x'; expected"),
         (lambda: convex(estimator=SG(3)), TypeError, "estimator is .*; expected the class SG or RTMLMC"),
-        (
-            lambda: gradient_second_moment(SG, 1.0, 0.0),
-            TypeError,
-            r"estimator is .*; expected SG\(level\) or RTMLMC",
-        ),
+        (lambda: gradient_second_moment(SG, 1.0, 0.0), TypeError, r"estimator is .*; expected SG\(level\)"),
         (lambda: nonconvex(constrained=1), TypeError, "constrained is 1; expected True or False"),
         (lambda: gradient_bias(-1, lipschitz=1.0, bound=1.0, eta=1.0), ValueError, "level is -1; expected"),
         (lambda: chi_square_bound("x", 1.0, 1.0), ValueError, "divergence is 'x'; expected one of"),
         (lambda: chi_square_bound(ENTROPIC, -1.0, 1.0), ValueError, "bound is -1.0; expected a finite"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 0.0), ValueError, "eta is 0.0; expected a positive number"),
-        (
-            lambda: chi_square_bound(HINGE, 1.0, 1.0),
-            ValueError,
-            "is hinge; expected entropic, quadratic or ind",
-        ),
+        (lambda: chi_square_bound(HINGE, 1.0, 1.0), ValueError, "is hinge; expected"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 1e-3), ValueError, SMALL),
         (lambda: nonconvex(eta=1e-3), ValueError, SMALL),
         (lambda: chi_square_bound(QUADRATIC, 1.0, 1e-200), ValueError, "expected bound/eta of at most 1e150"),
-        (lambda: nonconvex(eta=0.05), ValueError, "epsilon is 0.1, which needs 2.L = 9.7e.09 points per"),
+        (lambda: nonconvex(eta=0.05), ValueError, "epsilon is 0.1, which needs 9.7e.09 samples per"),
         (lambda: convex(1e-12), ValueError, "delta is 1e-12, which needs .*; expected at least 7.5e-09"),
         (lambda: convex(1e-30, diameter=1e30, idf=0.0), ValueError, "needs .* steps or data points"),
     ]
@@ -178,54 +164,56 @@ def test_bad_arguments() -> None:
             call()
 
 
-ENDS = (1e-30, 1.0, 1e30)
+EXTREMES = (1e-30, 1.0, 1e30)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_corners_of_the_range_give_a_plan_or_an_error(estimator: Any) -> None:
-    plans, refused = 0, []
+def test_extreme_constants_give_a_valid_plan_or_an_error(estimator: Any) -> None:
+    plans, errors = 0, []
 
-    def attempt(target: float, make: Any, *args: Any, **how: Any) -> None:
+    def attempt(target: float, make: Any, *args: Any, **constants: Any) -> None:
         nonlocal plans
         try:
-            plan = make(*args, **how, estimator=estimator)
+            plan = make(*args, **constants, estimator=estimator)
         except ValueError as error:
-            refused.append(str(error))
+            errors.append(str(error))
         else:
             plans += 1
             assert 0 < plan.step_size < inf
             assert 0 < plan.bound <= target * (1 + 1e-15)
 
-    for delta, lipschitz, diameter, idf, C in product(ENDS, ENDS, ENDS, (0.0, *ENDS), (0.0, 1.0, inf)):
-        how = {"lipschitz": lipschitz, "diameter": diameter, "idf": idf, "chi_square": C}
-        attempt(delta, convex_plan, delta, **how)
-    for epsilon, lipschitz, smoothness, bound, eta in product(ENDS, repeat=5):
+    for delta, lipschitz, diameter, idf, C in product(
+        EXTREMES, EXTREMES, EXTREMES, (0.0, *EXTREMES), (0.0, 1.0, inf)
+    ):
+        constants = {"lipschitz": lipschitz, "diameter": diameter, "idf": idf, "chi_square": C}
+        attempt(delta, convex_plan, delta, **constants)
+    for epsilon, lipschitz, smoothness, bound, eta in product(EXTREMES, repeat=5):
         for constrained in (False, True):
-            how = {"lipschitz": lipschitz, "smoothness": smoothness, "bound": bound, "eta": eta}
-            attempt(epsilon**2, nonconvex_plan, epsilon, **how, constrained=constrained)
+            constants = {"lipschitz": lipschitz, "smoothness": smoothness, "bound": bound, "eta": eta}
+            attempt(epsilon**2, nonconvex_plan, epsilon, **constants, constrained=constrained)
     assert plans > 100
-    assert len(refused) > 100
-    assert all("which needs" in text or "eta is too small" in text for text in refused)
+    assert len(errors) > 100
+    assert all("which needs" in text or "eta is too small" in text for text in errors)
 
 
-def test_second_moment_in_closed_form() -> None:
-    for top in range(4):  # a loss independent of the perturbation: only level 0
+def test_second_moment_agrees_with_closed_forms() -> None:
+    for top in range(4):  # the gradient does not depend on the perturbation, so only level 0 contributes
         assert gradient_second_moment(RTMLMC(top), 1.0, 0.0) == pytest.approx(2 - 2.0**-top, rel=1e-14)
     assert gradient_second_moment(SG(5), 3.0, inf) == 9.0
     assert gradient_second_moment(RTMLMC(4), 3.0, 0.5) == pytest.approx(
         9 * gradient_second_moment(RTMLMC(4), 1.0, 0.5)
     )
-    # For infinite C every level contributes 2^l: (2 - 2^-L)(2^(L+1) - 1)
+    # For infinite C, every level l contributes 2^l, which gives (2 - 2^-L)(2^(L+1) - 1).
     assert gradient_second_moment(RTMLMC(4), 1.0, inf) == pytest.approx((2 - 1 / 16) * 31)
     assert gradient_second_moment(RTMLMC(4), 1.0, 15.0) == gradient_second_moment(RTMLMC(4), 1.0, inf)
     assert gradient_second_moment(RTMLMC(4), 1.0, 14.0) < gradient_second_moment(RTMLMC(4), 1.0, inf)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 1.9, 2.0, 2.1, 8.0])
-def test_chi_square_bound(ratio: float) -> None:
-    """The largest (b - 1)(1 - a) over two losses 0 and B, where B has probability q."""
+def test_chi_square_bound_is_attained_by_two_point_distributions(ratio: float) -> None:
+    """The bound is the maximum over q of (b - 1)(1 - a), with density ratios b of loss B and a of loss 0."""
     q = np.linspace(1e-4, 1 - 1e-4, 200_001)
-    soft = np.exp(ratio) / (q * np.exp(ratio) + 1 - q)  # the ratio of the larger, and of the smaller
+    soft = np.exp(ratio) / (q * np.exp(ratio) + 1 - q)  # b; a is b exp(-ratio)
     worst = np.max((soft - 1) * (1 - soft * np.exp(-ratio)))
     assert chi_square_bound(ENTROPIC, 0.3 * ratio, 0.3) == pytest.approx(worst, rel=1e-6)
     top = np.minimum(1 / q, 1 + (1 - q) * ratio)

@@ -1,6 +1,4 @@
-"""RegularizedLoss in torch: values, gradients, chunks, and the absence of side effects."""
-
-from __future__ import annotations
+"""`RegularizedLoss` with torch: values, gradients, chunks and side effects."""
 
 import copy
 from math import inf, nan
@@ -8,20 +6,10 @@ from typing import Any
 
 import pytest
 
+from phiball import ENTROPIC, QUADRATIC, RTMLMC, SG, RegularizedLoss, Tilted, Uniform, indicator, worst_case
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    Tilted,
-    Uniform,
-    indicator,
-    robust_risk,
-    worst_case,
-)
+from phiball.refimpl.distributions import Ball
+from phiball.refimpl.risk import robust_risk
 from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS, EVENTS
 from tests.support.training_models import (
     Recorder,
@@ -42,20 +30,20 @@ TILTED = [Tilted(), Tilted(kappa=0.5), Tilted(retilt=2), Tilted(self_normalised=
 
 
 def objective(
-    estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC, how: Any = None
+    estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC, proposal: Any = None
 ) -> RegularizedLoss:
-    estimator, how = estimator or RTMLMC(4), how or Uniform()
-    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, how)
+    estimator, proposal = estimator or RTMLMC(4), proposal or Uniform()
+    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, proposal)
 
 
-def assert_gradient_of_the_points(what: RegularizedLoss, model: Any, y: Any, x: Any, seed: int) -> None:
-    """The value and gradient of the call are the sums over the signed points."""
+def assert_agrees_with_points(regularized: RegularizedLoss, model: Any, y: Any, x: Any, seed: int) -> None:
+    """Assert that the value and its gradient are sums over the signed points."""
     loss = cross_entropy(model, y)
-    value = what(loss, x, rng=rng(seed))
+    value = regularized(loss, x, rng=rng(seed))
     assert all(p.grad is None for p in model.parameters())  # input gradients do not accumulate
     value.backward()
     found = gradients(model)
-    signed = what.points(loss, x, rng=rng(seed))
+    signed = regularized.points(loss, x, rng=rng(seed))
     assert gradients(model) == []  # `points` accumulates no gradient
     assert not signed.weights.requires_grad
     torch.sum(signed.weights * loss(signed.points.detach(), signed.index)).backward()
@@ -65,8 +53,7 @@ def assert_gradient_of_the_points(what: RegularizedLoss, model: Any, y: Any, x: 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
 @pytest.mark.parametrize("event", EVENTS, ids=str)
-def test_points_of_any_shape(event: tuple[int, ...], estimator: Any) -> None:
-    """One forward pass over points of the shape of the data, and the gradient of the weighted losses."""
+def test_value_and_gradient_for_data_points_of_any_shape(event: tuple[int, ...], estimator: Any) -> None:
     dtype = torch.float32 if event == (5,) else torch.float64
     model, (x, y) = network(event, dtype), data(event, dtype=dtype)
     loss = Recorder(cross_entropy(model, y))
@@ -91,27 +78,27 @@ def test_points_of_any_shape(event: tuple[int, ...], estimator: Any) -> None:
     assert close(found, gradients(model))
     assert close([value.detach()], [expected])
     for distribution in DISTRIBUTIONS:
-        assert_gradient_of_the_points(objective(SG(2), distribution, how=Tilted()), model, y, x, 3)
+        assert_agrees_with_points(objective(SG(2), distribution, proposal=Tilted()), model, y, x, 3)
 
 
-@pytest.mark.parametrize("how", [Uniform(), *TILTED], ids=str)
-def test_gradient_is_the_sum_over_the_points(how: Any) -> None:
+@pytest.mark.parametrize("proposal", [Uniform(), *TILTED], ids=str)
+def test_gradient_is_the_sum_over_the_signed_points(proposal: Any) -> None:
     model, (x, y) = network((5,)), data((5,))
     for estimator in ESTIMATORS:
-        for distribution in DISTRIBUTIONS[: 3 if getattr(how, "kappa", None) else 4]:
-            assert_gradient_of_the_points(objective(estimator, distribution, how=how), model, y, x, 1)
-        if isinstance(how, Uniform) or how.self_normalised:
+        for distribution in DISTRIBUTIONS[: 3 if getattr(proposal, "kappa", None) else 4]:
+            assert_agrees_with_points(objective(estimator, distribution, proposal=proposal), model, y, x, 1)
+        if isinstance(proposal, Uniform) or proposal.self_normalised:
             for d in (QUADRATIC, indicator(0.3)):
-                assert_gradient_of_the_points(objective(estimator, None, d, how), model, y, x, 2)
+                assert_agrees_with_points(objective(estimator, None, d, proposal), model, y, x, 2)
 
 
-@pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
+@pytest.mark.parametrize("proposal", [Uniform(), *TILTED[:3]], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_modes_gradients_and_generators_do_not_change(training: bool, how: Any) -> None:
+def test_modes_gradients_and_generators_do_not_change(training: bool, proposal: Any) -> None:
     nn = torch.nn
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
     model.train(training)
-    model[3].eval()  # mixed modes are kept
+    model[3].eval()  # modules may be in different modes
     modes = [module.training for module in model.modules()]
     before = [torch.full_like(p, k) for k, p in enumerate(model.parameters())]
     for p, g in zip(model.parameters(), before, strict=True):
@@ -119,12 +106,12 @@ def test_modes_gradients_and_generators_do_not_change(training: bool, how: Any) 
     state = copy.deepcopy(model.state_dict())
     x, y = data((5,))
     kept = x.clone()
-    what = objective(how=how)
+    regularized = objective(proposal=proposal)
     torch.manual_seed(3)
-    what.points(lambda x, i: torch.sum(x**2, -1), x, rng=rng(0))
-    what(lambda x, i: torch.sum(x**2, -1), x, rng=rng(0))
+    regularized.points(lambda x, i: torch.sum(x**2, -1), x, rng=rng(0))
+    regularized(lambda x, i: torch.sum(x**2, -1), x, rng=rng(0))
     assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(3)))
-    what(cross_entropy(model, y), x, rng=rng(0))
+    regularized(cross_entropy(model, y), x, rng=rng(0))
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, state[name])}
@@ -168,46 +155,45 @@ def test_gradients_accumulate_over_batches() -> None:
         assert close(gradients(model), mean)
 
 
-@pytest.mark.parametrize("how", [Uniform(), Tilted(), Tilted(kappa=0.5, retilt=1)], ids=str)
-def test_trained_embeddings_get_their_gradient(how: Any) -> None:
-    """If x requires a gradient, it flows through the points but not through the tilt."""
+@pytest.mark.parametrize("proposal", [Uniform(), Tilted(), Tilted(kappa=0.5, retilt=1)], ids=str)
+def test_embeddings_get_gradients_through_the_points_but_not_the_tilt(proposal: Any) -> None:
     table = torch.nn.Embedding(9, 5, dtype=torch.float64)
     model, (_, y) = network((5,)), data((5,))
-    what = objective(SG(2), how=how)
+    regularized = objective(SG(2), proposal=proposal)
     x = table(torch.arange(9))
-    signed = what.points(cross_entropy(model, y), x.detach(), rng=rng(0))
-    what(cross_entropy(model, y), x, rng=rng(0)).backward()
+    signed = regularized.points(cross_entropy(model, y), x.detach(), rng=rng(0))
+    regularized(cross_entropy(model, y), x, rng=rng(0)).backward()
     points = signed.points.clone().requires_grad_()
     torch.sum(signed.weights * cross_entropy(model, y)(points, signed.index)).backward()
     moved = torch.zeros((9, 5), dtype=torch.float64).index_add(0, signed.index, points.grad)
     assert close([table.weight.grad], [moved])
     with pytest.raises(ValueError, match="x requires a gradient"):
-        what.backward(cross_entropy(model, y), table(torch.arange(9)), rng=rng(0), chunk=8)
+        regularized.backward(cross_entropy(model, y), table(torch.arange(9)), rng=rng(0), chunk=8)
 
 
-@pytest.mark.parametrize("how", [Uniform(), Tilted()], ids=str)
+@pytest.mark.parametrize("proposal", [Uniform(), Tilted()], ids=str)
 @pytest.mark.parametrize("name", ["cross entropy", "squared"])
-def test_autocast(name: str, how: Any) -> None:
-    """Half-precision losses are solved in float32; gradients agree with float32 up to rounding."""
+def test_autocast_gradients_agree_with_float32(name: str, proposal: Any) -> None:
+    """Half-precision losses are solved in float32."""
     model, (x, y) = network((5,), torch.float32), data((5,), n=32, dtype=torch.float32)
     loss = {"cross entropy": cross_entropy(model, y), "squared": lambda x, i: model(x)[:, 0] ** 2}[name]
-    what = objective(SG(3), how=how)
-    value = what(loss, x, rng=rng(0))
+    regularized = objective(SG(3), proposal=proposal)
+    value = regularized(loss, x, rng=rng(0))
     value.backward()
     expected = gradients(model)
     with torch.autocast("cpu", torch.bfloat16):
         half = Recorder(loss)
-        found = what(half, x, rng=rng(0))
-        signed = what.points(loss, x, rng=rng(0))
-        chunked = what.backward(loss, x, rng=rng(0), chunk=64)
+        found = regularized(half, x, rng=rng(0))
+        signed = regularized.points(loss, x, rng=rng(0))
+        chunked = regularized.backward(loss, x, rng=rng(0), chunk=64)
     in_chunks = gradients(model)
     found.backward()
     whole = gradients(model)
     assert half.losses[0].dtype == {"cross entropy": torch.float32, "squared": torch.bfloat16}[name]
     assert signed.log_weights.dtype == signed.points.dtype == torch.float32
-    # bfloat16 rounds by 2^-9, in three layers, forward and backward; a tilt depends on the gradients.
-    rounding = 2**-9 * (8 if isinstance(how, Uniform) else 16)
-    reference = expected if isinstance(how, Uniform) else whole
+    # bfloat16 rounds by 2^-9 in each layer, forward and backward; the tilt depends on gradients too.
+    rounding = 2**-9 * (8 if isinstance(proposal, Uniform) else 16)
+    reference = expected if isinstance(proposal, Uniform) else whole
     for value_of, grads in ((found.detach(), whole), (chunked, in_chunks)):
         assert value_of.dtype == torch.float32
         assert all(g.dtype == torch.float32 for g in grads)
@@ -219,7 +205,7 @@ def test_autocast(name: str, how: Any) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch: no CUDA device")
-def test_on_cuda() -> None:
+def test_gradients_on_cuda_agree_with_softmax_weights() -> None:
     for chunk in (None, 20):
         model, (x, y) = network((5,)).cuda(), data((5,))
         x, y = x.cuda(), y.cuda()
@@ -239,9 +225,9 @@ def test_on_cuda() -> None:
 
 @pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(4)], ids=str)
 def test_second_derivatives_treat_weights_as_constants(estimator: Any) -> None:
-    """The exact second derivative has another term, except with one point per data point."""
+    """Only with one point per data point is this the exact second derivative."""
     theta, (x, _) = torch.tensor(0.7, dtype=torch.float64, requires_grad=True), data((5,))
-    what = objective(estimator)
+    regularized = objective(estimator)
 
     def loss(a: Any, i: Any) -> Any:
         return theta**2 * torch.sum(a.double() ** 2, -1)
@@ -250,8 +236,8 @@ def test_second_derivatives_treat_weights_as_constants(estimator: Any) -> None:
         (slope,) = torch.autograd.grad(value, theta, create_graph=True)
         return torch.autograd.grad(slope, theta)[0]
 
-    found = second(what(loss, x, rng=rng(3)))
-    signed = what.points(loss, x, rng=rng(3))
+    found = second(regularized(loss, x, rng=rng(3)))
+    signed = regularized.points(loss, x, rng=rng(3))
     squares = torch.sum(signed.points.double() ** 2, -1)
     assert close([found], [torch.sum(signed.weights * 2 * squares)])
     if isinstance(estimator, SG):
@@ -261,8 +247,7 @@ def test_second_derivatives_treat_weights_as_constants(estimator: Any) -> None:
 
 
 @pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
-def test_value_without_gradients(block: Any) -> None:
-    """The value is the same as in training, without a graph."""
+def test_value_is_the_same_without_gradients(block: Any) -> None:
     model, (x, y) = network((5,)), data((5,))
     loss = cross_entropy(model, y)
 
@@ -271,7 +256,10 @@ def test_value_without_gradients(block: Any) -> None:
             loss, x, Ball(1, 0.5), ETA, ENTROPIC, n_samples=8, rng=rng(4), method=Tilted()
         ).value
 
-    calls = [lambda: objective()(loss, x, rng=rng(4)), lambda: objective(how=Tilted())(loss, x, rng=rng(4))]
+    calls = [
+        lambda: objective()(loss, x, rng=rng(4)),
+        lambda: objective(proposal=Tilted())(loss, x, rng=rng(4)),
+    ]
     for call in (*calls, risk):
         expected = call().detach()
         with block():
@@ -280,17 +268,17 @@ def test_value_without_gradients(block: Any) -> None:
         assert torch.equal(found.clone(), expected)
 
 
-@pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
+@pytest.mark.parametrize("proposal", [Uniform(), *TILTED[:3]], ids=str)
 @pytest.mark.parametrize("estimator", [SG(4), RTMLMC(5), RTMLMC(5, "stratified")], ids=str)
-def test_chunks_give_the_gradient_of_the_call(estimator: Any, how: Any) -> None:
+def test_backward_in_chunks_gives_the_same_gradient(estimator: Any, proposal: Any) -> None:
     model, (x, y) = network((5,)), data((5,), n=13)
-    what, plain = objective(estimator, how=how), Recorder(cross_entropy(model, y))
-    value = what(plain, x, rng=rng(5))
+    regularized, plain = objective(estimator, proposal=proposal), Recorder(cross_entropy(model, y))
+    value = regularized(plain, x, rng=rng(5))
     value.backward()
     expected = gradients(model)
     for chunk in (1, 2, 3, 8, 15, 16, 17, 40, 100, 10**6):
         loss = Recorder(cross_entropy(model, y))
-        found = what.backward(loss, x, rng=rng(5), chunk=chunk)
+        found = regularized.backward(loss, x, rng=rng(5), chunk=chunk)
         assert not found.requires_grad
         assert close(gradients(model), expected)
         assert close([found], [value.detach()])
@@ -300,61 +288,61 @@ def test_chunks_give_the_gradient_of_the_call(estimator: Any, how: Any) -> None:
         if chunk >= 32:  # every data point fits in a chunk, so each point is evaluated once
             assert torch.equal(torch.cat(loss.points), torch.cat(plain.points))
             assert torch.equal(torch.cat(loss.index), torch.cat(plain.index))
-        if isinstance(how, Tilted):  # input gradients come first, at all data points each time
-            first = torch.cat(loss.index)[: 13 * (1 + how.retilt)]
-            assert torch.equal(first, torch.arange(13).repeat(1 + how.retilt))
+        if isinstance(proposal, Tilted):  # gradients in x come first, each time at all data points
+            first = torch.cat(loss.index)[: 13 * (1 + proposal.retilt)]
+            assert torch.equal(first, torch.arange(13).repeat(1 + proposal.retilt))
 
 
-class Saved:
-    """Counts the numbers that autograd saves for backward passes, and their maximum."""
+class SavedTensors:
+    """Counts the elements of the tensors that autograd saves, now and at the peak."""
 
     def __init__(self) -> None:
-        self.now = self.most = 0
+        self.now = self.peak = 0
 
     def watch(self) -> Any:
         counter = self
 
-        class Kept:
+        class Pack:
             def __init__(self, tensor: Any) -> None:
                 self.tensor = tensor
                 counter.now += tensor.numel()
-                counter.most = max(counter.most, counter.now)
+                counter.peak = max(counter.peak, counter.now)
 
             def __del__(self) -> None:
                 counter.now -= self.tensor.numel()
 
-        return torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor)
+        return torch.autograd.graph.saved_tensors_hooks(Pack, lambda packed: packed.tensor)
 
 
 @pytest.mark.parametrize("chunk", [64, 8])
 def test_chunks_bound_the_memory_of_autograd(chunk: int) -> None:
-    """Activations are proportional to the points of a chunk, even if it is half a data point."""
+    """A data point has 16 perturbed points, so a chunk of 8 is smaller than one data point."""
     model, (x, y) = network((2, 6, 6)), data((2, 6, 6), n=64)
-    plain, parts = Saved(), Saved()
+    plain, parts = SavedTensors(), SavedTensors()
     with plain.watch():
         objective(SG(4))(cross_entropy(model, y), x, rng=rng(0)).backward()
     with parts.watch():
         objective(SG(4)).backward(cross_entropy(model, y), x, rng=rng(0), chunk=chunk)
     assert plain.now == parts.now == 0
-    assert plain.most > 64 * 16 * 72  # the points at least
+    assert plain.peak > 64 * 16 * 72  # at least the points themselves
     parameters = sum(p.numel() for p in model.parameters())
-    assert parts.most <= plain.most * chunk / (64 * 16) + parameters
+    assert parts.peak <= plain.peak * chunk / (64 * 16) + parameters
 
 
 MODEL, (X, Y) = network((5,)), data((5,))
 LOSS = cross_entropy(MODEL, Y)
-CHECKED = RegularizedLoss(Ball(2, 0.5), ETA, ENTROPIC, RTMLMC(4))
-WAYS = {
-    "call": lambda loss, x: CHECKED(loss, x, rng=rng(0)),
-    "chunks": lambda loss, x: CHECKED.backward(loss, x, rng=rng(0), chunk=20),
-    "small chunks": lambda loss, x: CHECKED.backward(loss, x, rng=rng(0), chunk=1),
-    "points": lambda loss, x: CHECKED.points(loss, x, rng=rng(0)),
+REGULARIZED = RegularizedLoss(Ball(2, 0.5), ETA, ENTROPIC, RTMLMC(4))
+EVALUATIONS = {
+    "call": lambda loss, x: REGULARIZED(loss, x, rng=rng(0)),
+    "chunks": lambda loss, x: REGULARIZED.backward(loss, x, rng=rng(0), chunk=20),
+    "small chunks": lambda loss, x: REGULARIZED.backward(loss, x, rng=rng(0), chunk=1),
+    "points": lambda loss, x: REGULARIZED.points(loss, x, rng=rng(0)),
 }
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_bad_losses_and_batches(way: Any) -> None:
-    for loss, x, kind, words in [
+@pytest.mark.parametrize("evaluate", EVALUATIONS.values(), ids=EVALUATIONS)
+def test_invalid_losses_and_batches_raise(evaluate: Any) -> None:
+    for loss, x, kind, message in [
         (lambda x, i: torch.mean(LOSS(x, i)), X, ValueError, r"shape \(\); expected .*reduction='none'"),
         (lambda x, i: MODEL(x), X, ValueError, r"shape \(\d+, 3\); expected \(\d+,\), one loss for each x"),
         (lambda x, i: nan * LOSS(x, i), X, ValueError, "contains nan; expected finite numbers"),
@@ -366,30 +354,29 @@ def test_bad_losses_and_batches(way: Any) -> None:
         (LOSS, X[:0], ValueError, r"x has shape \(0, 5\); expected \(N,\) \+ event, with at least one"),
         (LOSS, torch.tensor(1.0), ValueError, r"x has shape \(\); expected \(N,\) \+ event"),
     ]:
-        with pytest.raises(kind, match=words):
-            way(loss, x)
+        with pytest.raises(kind, match=message):
+            evaluate(loss, x)
         assert all(p.grad is None for p in MODEL.parameters())  # no gradient was accumulated
 
 
-def test_bad_chunks_and_losses_without_a_gradient() -> None:
-    words = "do not depend on anything that requires a gradient; expected a model with trainable"
-    for way in (WAYS["chunks"], WAYS["small chunks"]):
-        with pytest.raises(ValueError, match=words):
-            way(lambda x, i: LOSS(x, i).detach(), X)
-        with torch.no_grad(), pytest.raises(ValueError, match=words):
-            way(LOSS, X)
-    with pytest.raises(ValueError, match="chunk is 0; expected a whole number of at least 1"):
-        CHECKED.backward(LOSS, X, rng=rng(0), chunk=0)
+def test_invalid_chunks_and_losses_without_a_gradient_raise() -> None:
+    message = "do not depend on anything that requires a gradient; expected"
+    for evaluate in (EVALUATIONS["chunks"], EVALUATIONS["small chunks"]):
+        with pytest.raises(ValueError, match=message):
+            evaluate(lambda x, i: LOSS(x, i).detach(), X)
+        with torch.no_grad(), pytest.raises(ValueError, match=message):
+            evaluate(LOSS, X)
+    with pytest.raises(ValueError, match="chunk is 0; expected"):
+        REGULARIZED.backward(LOSS, X, rng=rng(0), chunk=0)
     theta = torch.ones(9, dtype=torch.float64, requires_grad=True)
     with pytest.raises(ValueError, match="does not depend on x"):
-        objective(how=Tilted())(lambda x, i: theta[i], X, rng=rng(0))
+        objective(proposal=Tilted())(lambda x, i: theta[i], X, rng=rng(0))
 
 
 @pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(3)])
 def test_eta_outside_the_range_of_the_losses_dtype_raises(estimator: Any) -> None:
-    """eta is checked for all levels."""
     x = data((4,))[0].float()
     for eta in (1e-60, 1e60):
         objective = RegularizedLoss(Ball(2, 1.0), eta, ENTROPIC, estimator)
-        with pytest.raises(ValueError, match=r"eta is 1e.60; expected .* the range of .*float32"):
+        with pytest.raises(ValueError, match=r"eta is 1e.60; expected"):
             objective(lambda z, i: z.reshape(len(z), -1).sum(-1), x, rng=rng(0))

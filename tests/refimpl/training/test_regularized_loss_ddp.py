@@ -1,6 +1,4 @@
-"""Two processes of DistributedDataParallel train like one process with the same samples."""
-
-from __future__ import annotations
+"""Training with two DistributedDataParallel processes equals training with one."""
 
 import os
 import signal
@@ -29,7 +27,7 @@ LIMIT = 240  # seconds; about fifteen on two free cores
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The results of the two ranks."""
+    """The gradients of each rank, by way of training (see ddp_worker.py)."""
     folder = tmp_path_factory.mktemp("ddp")
     with subprocess.Popen(
         [*torchrun(folder / "logs"), worker.__file__, str(folder)],
@@ -48,8 +46,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
 
-def one_process(objective: Any) -> tuple[list[list[Any]], list[list[int]]]:
-    """The mean gradients of two ranks at each step, computed in one process, and their point counts."""
+def train_in_one_process(objective: Any) -> tuple[list[list[Any]], list[list[int]]]:
+    """Compute in one process the mean gradients of both ranks at each step, and count their points."""
     model = worker.network()
     sources = rng(worker.SEED).spawn(2)
     steps: list[list[Any]] = []
@@ -71,27 +69,27 @@ def one_process(objective: Any) -> tuple[list[list[Any]], list[list[int]]]:
 
 def test_gradients_equal_those_of_one_process(ranks: list[dict[str, Any]]) -> None:
     for name, objective in [
-        ("plain random", worker.RANDOM),
-        ("plain fixed", worker.FIXED),
-        ("chunks fixed", worker.FIXED),
-        ("chunks random", worker.RANDOM),
+        ("plain random", worker.RANDOM_LEVELS),
+        ("plain fixed", worker.FIXED_LEVEL),
+        ("chunks fixed", worker.FIXED_LEVEL),
+        ("chunks random", worker.RANDOM_LEVELS),
     ]:
-        expected, calls = one_process(objective)
+        expected, counts = train_in_one_process(objective)
         for rank in ranks:
             assert len(rank[name]) == worker.STEPS
             assert all(close(*pair) for pair in zip(rank[name], expected, strict=True)), name
-        # Ranks differ in their numbers of points, and DDP by itself averages at every backward pass.
-        assert objective is worker.FIXED or calls[0] != calls[1]
+        # With random levels, the ranks have different numbers of points.
+        assert objective is worker.FIXED_LEVEL or counts[0] != counts[1]
 
 
 def test_accumulated_gradients_are_averaged_once(ranks: list[dict[str, Any]]) -> None:
-    """The worker asserts one average per step; this test, that both ranks have it."""
+    """The worker asserts that gradients are averaged once per step."""
     first, second = (rank["accumulated fixed"] for rank in ranks)
     assert all(close(a, b) for a, b in zip(first, second, strict=True))
     model, total = worker.network(), []
     for rank, source in enumerate(rng(worker.SEED).spawn(2)):
         x, y = worker.batch(0, rank)
         for half in (slice(0, 4), slice(4, 8)):
-            worker.FIXED(worker.loss_of(model, y[half]), x[half], rng=source).backward()
+            worker.FIXED_LEVEL(worker.loss_of(model, y[half]), x[half], rng=source).backward()
             total.append(gradients(model))
     assert close(first[0], [sum(parts) / 4 for parts in zip(*total, strict=True)])

@@ -1,6 +1,4 @@
-"""Long training: memory, objects, threads and open files do not grow."""
-
-from __future__ import annotations
+"""Memory, Python objects, threads and open files do not grow during training."""
 
 import gc
 import os
@@ -33,7 +31,7 @@ def resources() -> tuple[float, int, int, int]:
 
 
 @pytest.mark.parametrize("leak", [False, True])
-def test_only_a_leak_makes_training_grow(leak: bool) -> None:
+def test_memory_and_objects_grow_only_if_the_training_loop_leaks(leak: bool) -> None:
     source = torch.Generator().manual_seed(0)
     x, y = torch.rand((256, 64), generator=source), torch.randint(10, (256,), generator=source)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))

@@ -1,7 +1,5 @@
 """Local clusters for tests: Dask and Ray, each with two worker processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -22,7 +20,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PHIBALL_BACKEND": "numpy",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # otherwise a busy machine starves its workers
+    "RAY_worker_niceness": "0",  # otherwise workers are too slow on a busy machine
 }
 
 
@@ -75,9 +73,7 @@ def dask_cluster(folder: Path) -> Iterator[str]:
         worker = (*dask, "worker", "--nthreads", "1", *where)
         workers.extend(start(folder, f"worker{k}", *worker) for k in (1, 2))
         logs = [folder / f"worker{k}.log" for k in (1, 2)]
-        wait_until(
-            lambda: all("Registered to" in log.read_text() for log in logs), "the workers did not start"
-        )
+        wait_until(lambda: all("Registered to" in log.read_text() for log in logs), "no workers")
         yield str(json.loads(file.read_text())["address"])
     finally:
         for process in (*workers, scheduler):

@@ -5,8 +5,6 @@
 It writes FOLDER/rank{r}.pt: the gradients of each way of training.
 """
 
-from __future__ import annotations
-
 import sys
 from datetime import timedelta
 from functools import partial
@@ -24,8 +22,8 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 dist = pytest.importorskip("torch.distributed", reason="torch: built without torch.distributed")
 
 STEPS, BATCH, SEED = 3, 8, 7
-RANDOM = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, RTMLMC(4))
-FIXED = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, SG(3))
+RANDOM_LEVELS = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, RTMLMC(4))
+FIXED_LEVEL = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, SG(3))
 
 
 network = partial(training_models.network, (5,))  # the same initial weights on every rank
@@ -42,12 +40,12 @@ def plain(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -
 
 
 def in_chunks(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """Chunks smaller than the points of one data point; their number differs between ranks."""
+    """Chunks are smaller than one data point's samples, and their number differs between ranks."""
     objective.backward(model, x, y, rng=source, chunk=3)
 
 
 def accumulated(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """Two halves of a batch, averaged together after the second."""
+    """The gradients of two halves of a batch are averaged together after the second."""
     half = len(x) // 2
     with model.no_sync():
         objective.backward(loss_of(model, y[:half]), x[:half], rng=source, chunk=16, grad_scale=0.5)
@@ -55,7 +53,7 @@ def accumulated(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: 
 
 
 def train(how: Any, objective: RegularizedLoss, model: Any) -> list[list[Any]]:
-    """Train a few steps; return the gradients of each, after checking that they were averaged once."""
+    """Return the gradients of each step; assert that they are averaged once per step."""
     averages = []
 
     def average(bucket: Any) -> Any:
@@ -83,11 +81,11 @@ def main(folder: Path) -> None:
     rank = dist.get_rank()
     found: dict[str, Any] = {}
     for name, how, objective in [
-        ("plain random", plain, RANDOM),
-        ("plain fixed", plain, FIXED),
-        ("chunks fixed", in_chunks, FIXED),
-        ("chunks random", in_chunks, RANDOM),
-        ("accumulated fixed", accumulated, FIXED),
+        ("plain random", plain, RANDOM_LEVELS),
+        ("plain fixed", plain, FIXED_LEVEL),
+        ("chunks fixed", in_chunks, FIXED_LEVEL),
+        ("chunks random", in_chunks, RANDOM_LEVELS),
+        ("accumulated fixed", accumulated, FIXED_LEVEL),
     ]:
         found[name] = train(how, objective, torch.nn.parallel.DistributedDataParallel(network()))
     torch.save(found, folder / f"rank{rank}.pt")

@@ -1,20 +1,18 @@
 """Two local processes under torchrun."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
 
 
 def torchrun(logs: Path) -> list[str]:
-    """The command to which a program is appended; torchrun writes its logs to the folder `logs`."""
+    """The start of a command that runs a program on two ranks, with logs in the folder `logs`."""
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return [*program, "--log-dir", str(logs)]
 
 
 GLOO_AT_EXIT = "terminate called without an active exception"
-"""The message of a crash in torch while gloo shuts down: about one run in ten on busy machines."""
+"""torch's message if gloo crashes on exit, as it does in about one run in ten on busy machines."""
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -1,11 +1,9 @@
-"""One rank of a training run under torchrun; with `die`, the second rank is killed in its third step.
+"""One rank of training under torchrun; with `die`, the second rank is killed in its third step.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 THIS FOLDER [die]
 
 It writes FOLDER/rank{r}.json: the curve and the weights of each run.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -24,7 +22,7 @@ PLAN = Schedule(epochs=2, batch=7, rate=0.01)  # 22 images: the last batch of an
 
 
 def main(folder: Path, die: bool) -> None:
-    """Train twice: without random points, and with points that each rank draws itself."""
+    """Train without random points, then with random points that each rank draws itself."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 
@@ -34,7 +32,7 @@ def main(folder: Path, die: bool) -> None:
 
     found = {}
     for name in ("plain", "RT-MLMC random"):
-        training = Training(name, folder / f"{name}.pt", PLAN).go(on_step)
+        training = Training(name, folder / f"{name}.pt", PLAN).run(on_step)
         found[name] = [training.curve, weights(training.model)]
     (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()

@@ -45,15 +45,15 @@ Limit: TypeAlias = Callable[[InnerProblem, float, float], Fraction]
 
 
 def limit_of_risk(problem: InnerProblem, a: float, b: float) -> Fraction:
-    """The limit a E f + (1 - a) AV@R of level (1 - a)/(b - a), with the maximum for b = infinity."""
-    rows = [(Fraction(v), q) for v, q in zip(problem.f, exact_distribution(problem), strict=True) if q]
-    mean = sum((q * v for v, q in rows), Fraction(0))
-    top = max(v for v, _ in rows)
+    """The limit a E f + (1 - a) AV@R of level (1 - a)/(b - a), where AV@R of level 0 is the maximum."""
+    pairs = [(Fraction(v), q) for v, q in zip(problem.f, exact_distribution(problem), strict=True) if q]
+    mean = sum((q * v for v, q in pairs), Fraction(0))
+    top = max(v for v, _ in pairs)
     low = Fraction(a)
     if isfinite(b):
         alpha = (1 - low) / (Fraction(b) - low)
         # The infimum over mu is attained at one of the losses.
-        top = min(mu + sum(q * max(v - mu, Fraction(0)) for v, q in rows) / alpha for mu, _ in rows)
+        top = min(mu + sum(q * max(v - mu, Fraction(0)) for v, q in pairs) / alpha for mu, _ in pairs)
     return low * mean + (1 - low) * top
 
 
@@ -82,16 +82,15 @@ def limit_for_every_domain(
     solve: Solver = worst_case,
 ) -> Iterator[Evidence]:
     """As eta -> 0 the risk tends to a mixture of the mean and an AV@R, given by the domain of phi."""
-    small = replace(problem, eta=ratio * (problem.spread or 1.0))
-    got, end = float(solved(solve, small, restricted(phi, a, b)).value), float(limit(small, a, b))
-    tolerance = 2 * value_tolerance(small)
-    yield Evidence(got - end, tolerance, f"R = {got:.6g} is at most the limit {end:.6g}")
-    # The extremal density lies in [a, min(b, 1/nu(max))], where the convex phi is largest at an end.
-    least = min(q for q in small.probabilities if q)
-    highest = min(b, 1 / least)
+    problem = replace(problem, eta=ratio * (problem.spread or 1.0))
+    risk, end = float(solved(solve, problem, restricted(phi, a, b)).value), float(limit(problem, a, b))
+    tolerance = 2 * value_tolerance(problem)
+    yield Evidence(risk - end, tolerance, f"R = {risk:.6g} is at most the limit {end:.6g}")
+    # The density of the limit lies in [a, min(b, 1/p_min)], and the convex phi is largest at an end of this.
+    highest = min(b, 1 / min(q for q in problem.probabilities if q))
     cost = max(abs(x - 1) if phi is ABSOLUTE else (x - 1) ** 2 / 2 for x in (a, highest))
-    slack = tolerance + ROUNDING * small.eta * cost
-    yield Evidence(end - got - small.eta * cost, slack, f"the limit {end:.6g} is at most R + eta max phi")
+    slack = tolerance + ROUNDING * problem.eta * cost
+    yield Evidence(end - risk - problem.eta * cost, slack, f"the limit {end:.6g} is at most R + eta max phi")
 
 
 @limit_for_every_domain.mutant("expects the maximum, as in the paper", replaces="limit")
@@ -106,14 +105,15 @@ limit_for_every_domain.mutant("ignores the lower end of the domain", replaces="s
 
 # --- Rates ----------------------------------------------------------------------------------------
 
-X = (1e2, 1e3, 1e4, 1e5, 1e6)  # 1/eta
+X = (1e2, 1e3, 1e4, 1e5, 1e6)  # values of 1/eta
 _LEADING: dict[str, tuple[str, Callable[[float], float], float, float]] = {
-    # The second term is at most 3 % of the first at eta = 0.01; the logarithm adds 1/log x.
+    # The second term is at most 3 % of the first at eta = 0.01; the logarithm adds 1/log x to the exponent.
     "entropic": ("eta log(1/eta)", lambda x: log(x) / x, -1.0, 1 / log(X[0])),
     "quadratic": ("(4/3) sqrt(eta/2)", lambda x: 4 / 3 * (2 * x) ** -0.5, -0.5, 0.02),
     "absolute": ("2 eta", lambda x: 2 / x, -1.0, 0.02),
     "hinge": ("eta", lambda x: 1 / x, -1.0, 0.02),
 }
+"""The first term of max f - R in x = 1/eta: its label, its formula, its exponent, and a slack for the fit."""
 
 
 @claim(
@@ -125,18 +125,18 @@ _LEADING: dict[str, tuple[str, Callable[[float], float], float, float]] = {
     assumptions="entropic; quadratic and absolute value for eta <= 1/2; hinge for eta <= 1",
 )
 def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """For uniform losses the gap falls like eta log(1/eta), sqrt(eta), eta and eta for the four phi."""
+    """For uniform losses max f - R falls like eta log(1/eta), sqrt(eta), eta and eta for the four phi."""
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
         gaps = []
         for x in (2.0, 5.0, *X):
             eta = 1 / x
-            # The kink of the worst case.
-            breaks = {
+            # The quadrature is split at the kink of the worst-case density.
+            kinks = {
                 QUADRATIC: uniform_losses.optimal_multiplier(eta, "quadratic"),
                 ABSOLUTE: 1 - 2 * eta,
                 HINGE: 1 - eta,
             }
-            nodes, p = uniform_losses.graded((breaks.get(d, 0.0),))
+            nodes, p = uniform_losses.graded((kinks.get(d, 0.0),))
             got = float(solve(array(nodes.tolist()), eta, d, p=array(p.tolist())).value)
             exact = uniform_losses.optimal_value(eta, d.name)
             yield Evidence(abs(got - exact), ROUNDING, f"{d.name}, eta = {eta}: gap {1 - got:.6g}")
@@ -163,7 +163,7 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
     d=st.sampled_from([QUADRATIC, ENTROPIC, ABSOLUTE, HINGE]),
 )
 def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = worst_case) -> Evidence:
-    """With an atom at the maximum the gap is linear in eta for every phi."""
+    """With an atom at the maximum, max f - R is linear in eta for every phi."""
     eta = share * min(q, 0.5)
     got = float(solved(solve, InnerProblem((0.0, 1.0), eta, (1 - q, q)), d).value)
     missing = uniform_losses.missing_with_atom(eta, q, d.name)
@@ -189,7 +189,7 @@ CELLS = 1000
     "c = 2 eta for the absolute value, eta for the hinge; f(x) = x on [0, 1], discretized",
 )
 def density_and_atom(density: Callable[..., Density] = worst_case_density) -> Iterator[Evidence]:
-    """With singular mass charged at its cost, the density and the atom have mass one and attain the risk."""
+    """The density and an atom at the maximum have mass one and attain the risk, if D charges the atom."""
     h = 1 / CELLS
     x = h * (np.arange(CELLS) + 0.5)
     for d, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):
@@ -207,12 +207,12 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
             zeta, atom = to_numpy(worst.density), float(worst.masses[0])
             where, note = float(worst.atoms[0, 0]), f"{d.name}, eta = {eta}"
             yield Evidence(abs(zeta.mean() + atom - 1), ROUNDING, f"{note}: the mass")
-            # Up to one cell, as the largest loss is at the midpoint of the last cell.
+            # Accurate to about one cell, as the largest loss is at the midpoint of the last cell.
             yield Evidence(abs(atom - (1 - width * eta)), 1.5 * h, f"{note}: the atom has mass {atom:.4g}")
             cost = float(to_numpy(d.phi(array(zeta.tolist()))).mean()) + d.recession * atom
             reached = float((zeta * x).mean()) + atom * where - eta * cost
             exact = uniform_losses.optimal_value(eta, d.name)
-            # The maximum is low by half a cell; the sum over cells is exact for f.
+            # The largest loss is half a cell below max f; the sum over cells is exact for f.
             yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is attained, R = {exact:.6f}")
 
 
@@ -232,7 +232,7 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     "for Hellinger's, u uniform on [0, 1]; the expectations are 2 eta and 8 eta^2",
 )
 def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
-    """For a smooth phi with finite recession too, the worst case has an atom if f has a sharp peak."""
+    """The worst case has an atom at a sharp peak of f, also for a smooth phi, if lim phi(t)/t is finite."""
     u, p = uniform_losses.dyadic()
     for k, root in ((0.0, 0.5), (0.5, 0.25)):
         d = cressie_read(k)
@@ -241,7 +241,7 @@ def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
             atom = 1 - (2 * eta if k == 0 else 8 * eta**2)
             near = float(to_numpy(s.weights)[u < 1e-30].sum())
             note = f"{d.name}, eta = {eta}"
-            # Nodes below 1e-30 carry at most 1e-15 of the density; the last one is 1e-12 below max f.
+            # The density has mass at most 1e-15 on u < 1e-30; the smallest node has f = max f - 1e-12.
             yield Evidence(abs(near - atom), 1e-10, f"{note}: {near:.6f} at the maximum, {atom:.6f} expected")
             value = _burg(eta) if k == 0 else _hellinger(eta)
             yield Evidence(abs(float(s.value) - value), 1e-11, f"{note}: the value {value:.6f}")
@@ -257,6 +257,6 @@ def _hellinger(eta: float) -> float:
     return -4 * eta + 4 * eta**2 * 4 / 3
 
 
-atom_of_a_smooth_phi.mutant("uses the entropic phi, of infinite recession")(
+atom_of_a_smooth_phi.mutant("uses the entropic phi, for which lim phi(t)/t is infinite")(
     with_divergence(lambda d: cressie_read(1.0))
 )

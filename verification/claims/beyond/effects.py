@@ -69,26 +69,26 @@ def linearisation_error_is_halved(
 def half_is_attained(linear: Linear = surrogate) -> Iterator[Evidence | Curve]:
     """The constant 1/2 cannot be lowered: as eta -> 0 the error of linearization tends to S rho^2/2."""
     rho, etas = 0.5, tuple(10 ** (-k / 2) for k in range(3, 8))
-    # The gap between maximum and risk depends on the slope at the maximum: 3/2 for f, 1 for the linear f.
-    first = {
+    # max f - R depends on the slope of f at its maximum: 3/2 for f, and 1 for its linearization.
+    first_terms = {
         ENTROPIC: (1.0, 8 * log(1.5)),
         QUADRATIC: (0.5, 32 / 3 * sqrt(rho) * (sqrt(1.5) - 1)),
         ABSOLUTE: (2.0, 16 / 3),
         HINGE: (2.0, 4 / 3),
     }
-    for phi, (order, coefficient) in first.items():
-        short = []
+    for phi, (order, coefficient) in first_terms.items():
+        shortfalls = []
         for eta in etas:
             excess = line_risk(*parabola(1.0, 1.0, rho), eta, phi.family or "")
             error = excess - mean(linear(array([[1.0]]), Ball(2, rho), eta, phi))
-            short.append(abs(1 - error / (rho**2 / 2)))
+            shortfalls.append(abs(1 - error / (rho**2 / 2)))
         curve = Curve(
             f"1 - error/(S rho^2/2), {phi.name} phi",
             "eta",
             "abs(1 - error/(S rho^2/2))",
-            "the first term of its expansion",
+            "the first term of the expansion",
             etas,
-            tuple(short),
+            tuple(shortfalls),
             tuple(coefficient * eta**order for eta in etas),
         )
         yield curve
@@ -115,7 +115,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     assumptions="entropic phi; for norm inf no entry of g is 0; for norm 1 the largest entry is unique",
 )
 def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
-    """R1/rho tends to the dual norm like log C/C, C^-1/2, 2/C and 1/C on a line, k log C/C in a ball."""
+    """R1/rho tends to the dual norm: on a line like log C/C, C^-1/2, 2/C, 1/C, in a ball like k log C/C."""
     C = tuple(10.0**k for k in (1, 2, 3, 4))
     for phi in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
         got = [1.3 - mean(oce(array([[1.3]]), Ball(2, 1.0), c, phi)) for c in C]
@@ -130,9 +130,9 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
             tuple(exact),
         )
         yield curve
-        off = max(abs(a - b) for a, b in zip(got, exact, strict=True))
-        yield Evidence(off, 1.3 * QUADRATURE, f"{phi.name} phi: the closed form on a line")
-    # From two large C the coefficient of log C follows up to a relative error of 1/C.
+        error = max(abs(a - b) for a, b in zip(got, exact, strict=True))
+        yield Evidence(error, 1.3 * QUADRATURE, f"{phi.name} phi: the closed form on a line")
+    # Two large values of C determine the coefficient of log C up to a relative error of 1/C.
     low, high = 1e6, 1e9
     for norm, v, k in (
         (2.0, [1.0, 0.5], 1.5),
@@ -146,10 +146,9 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
         top = mean(r2(g, ball))
         a, b = ((top - mean(oce(g, ball, c, ENTROPIC))) * c for c in (low, high))
         estimate = (b - a) / log(high / low)
-        # The difference of two numbers of order 1 is multiplied by C.
-        yield Evidence(
-            abs(estimate - k), 1e-5 + 2.0**-50 * top * high, f"norm {norm:g}, g = {v}: k = {estimate:.6f}"
-        )
+        # C multiplies the rounding error of the difference.
+        slack = 1e-5 + 2.0**-50 * top * high
+        yield Evidence(abs(estimate - k), slack, f"norm {norm:g}, g = {v}: k = {estimate:.6f}")
 
 
 @rates_of_the_variation.mutant("omits the logarithm in several dimensions")
@@ -168,29 +167,28 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     assumptions="phi = (x^2 - 1)/2, eta = rho/C; the Euclidean norm",
     examples=40,
     g=st.lists(SLOPES.filter(lambda v: abs(v) > 1e-2), min_size=1, max_size=4),
-    reach=st.one_of(st.sampled_from([1.0, 0.3, 0.999, 1.2, 2.0]), powers_of_ten(-2, 1)),
+    C_norm=st.one_of(st.sampled_from([1.0, 0.3, 0.999, 1.2, 2.0]), powers_of_ten(-2, 1)),
 )
 def variance_is_exact(
-    g: list[float], reach: float, oce: Linear = r1, regulariser: Linear = r3
+    g: list[float], C_norm: float, oce: Linear = r1, regulariser: Linear = r3
 ) -> Iterator[Evidence]:
     """For the quadratic phi, R1 = R3 if C times the dual norm is at most 1, and R1 < R3 otherwise."""
-    rho = 0.5
-    size = float(np.linalg.norm(g))
-    C = reach / size
-    small = reach <= 1 - 1e-9  # at exactly 1, C is rounded
+    rho, size = 0.5, float(np.linalg.norm(g))
+    C = C_norm / size
+    equal = C_norm <= 1 - 1e-9  # not at 1, where C is rounded
     exact = rho * certainty_outside(size, len(g), 1 / C, "quadratic")
-    rounding = QUADRATURE * rho * (size + 1 / C)  # numbers of order 1/C are subtracted
+    rounding = QUADRATURE * rho * (size + 1 / C)  # R1 is a difference of numbers of order 1/C
     R1 = mean(oce(array([g]), Ball(2, rho), C, QUADRATIC))
     yield Evidence(abs(R1 - exact), rounding, "R1 and the certainty equivalent")
     R3 = mean(regulariser(array([g]), Ball(2, rho), rho / C, QUADRATIC))
     gap = R3 - exact
-    if small:
-        yield Evidence(abs(gap), rounding, f"R1 = R3 at C norm = {reach:g}")
+    if equal:
+        yield Evidence(abs(gap), rounding, f"R1 = R3 at C norm = {C_norm:g}")
     else:
-        yield Evidence(-gap, rounding, f"R1 <= R3 at C norm = {reach:g}")
-    if reach >= 1.2:
-        # In four dimensions little of the distribution lies beyond 1/1.2 of the norm, but enough for this.
-        yield Evidence(1e-6 * R3 - gap, 0.0, f"R1 < R3 at C norm = {reach:g}: {exact / R3:.6f} of it")
+        yield Evidence(-gap, rounding, f"R1 <= R3 at C norm = {C_norm:g}")
+    if C_norm >= 1.2:
+        # Even in four dimensions, g.b exceeds 1/1.2 of the norm of g often enough for this gap.
+        yield Evidence(1e-6 * R3 - gap, 0.0, f"R1/R3 = {exact / R3:.6f} at C norm = {C_norm:g}")
 
 
 @variance_is_exact.mutant("uses the entropic phi", replaces="oce")
@@ -225,14 +223,14 @@ def variance_error_of_fourth_order(
         "R3 - E~, entropic phi, norm inf",
         "rho/eta",
         "(R3 - E~)/eta",
-        "the first term of its expansion, (rho/eta)^4 sum g^4/180",
+        "the first term of the expansion, (rho/eta)^4 sum g^4/180",
         t,
         tuple(abs(gap) for gap in gaps),
         tuple(lead),
     )
     yield curve
-    yield curve.exactly(4.0, 0.01)  # the next term is smaller by t^2/16
-    # log(sinh t/t) = t^2/6 - t^4/180 + t^6/2835 - ... alternates; rounding is 1e-13 t^2, or 1e-8 here.
+    yield curve.exactly(4.0, 0.01)  # the next term is smaller by a factor of t^2/16
+    # log(sinh t/t) = t^2/6 - t^4/180 + t^6/2835 - ... alternates. The relative rounding error is about 1e-8.
     yield curve.below_bound(1e-7)
     rest = tuple(abs(gap + first) for gap, first in zip(gaps, lead, strict=True))
     curve = Curve(
@@ -246,7 +244,7 @@ def variance_error_of_fourth_order(
     )
     yield curve
     yield curve.exactly(6.0, 0.02)
-    yield curve.below_bound(1e-3)  # rounding of 1e-17 in numbers as small as 1e-13
+    yield curve.below_bound(1e-3)  # rounding errors of 1e-17 in numbers of size 1e-13
 
 
 @variance_is_exact.mutant("returns the linearized regularizer", replaces="regulariser")
@@ -290,12 +288,12 @@ def _scaled(v: list[float], unit: float) -> list[float]:
 def exponential_moments(
     s: list[float], unit: float, zeros: int, norm: float, moment: Moment = Ball.log_mgf
 ) -> Iterator[Evidence]:
-    """The exponential moments of the three balls have closed forms, also with ties and zeros."""
+    """The exponential moments of the three balls have closed forms, also if entries of s are equal or 0."""
     v = _scaled(s, unit) + [0.0] * zeros
     exact = ball_log_mgf(v, norm)
     got = float(moment(Ball(norm, 1.0), array(v)))
-    # refimpl guarantees 1e-13 relative; the oracle perturbs ties and zeros by 1e-40.
-    yield Evidence(abs(got - exact), 4e-13 * abs(exact), f"norm {norm:g}: {got:.12g}, {exact:.12g}")
+    # refimpl guarantees a relative error of 1e-13; the oracle perturbs equal and zero entries by 1e-40.
+    yield Evidence(abs(got - exact), 4e-13 * abs(exact), f"norm {norm:g}: {got:.12g}, exact {exact:.12g}")
 
 
 exponential_moments.mutant("stops at the variance")(lambda ball, s: ball.variance(s) / 2)
@@ -325,7 +323,7 @@ def variances_of_balls(
     closed = {1.0: 2 / ((len(g) + 1) * (len(g) + 2)), 2.0: 1 / (len(g) + 2), inf: 1 / 3}
     if norm in closed:
         yield Evidence(abs(got - rho**2 * closed[norm] * square), 2.0**-44 * exact, "the closed form")
-        # The second derivative of the exponential moments, an independent computation.
+        # The second derivative of the exponential moments is an independent computation of the variance.
         small = 1e-4 / (1 + max(map(abs, g)))
         curved = 2 * ball_log_mgf(_scaled(g, small), norm) * (rho / small) ** 2
         yield Evidence(abs(got - curved), 1e-7 * exact, "the exponential moments")
@@ -344,7 +342,7 @@ CASES: dict[str, tuple[Divergence, float]] = {
     "entropic, norm inf": (ENTROPIC, inf),
     "entropic, norm 1": (ENTROPIC, 1.0),
 }
-"""The cases in which refimpl is exact."""
+"""Pairs (phi, norm) for which refimpl is exact."""
 
 
 @claim(
@@ -359,13 +357,13 @@ CASES: dict[str, tuple[Divergence, float]] = {
     case=st.sampled_from(list(CASES)),
 )
 def between_zero_and_the_variation(
-    g: list[float], C: float, case: str, oce: Linear = r1, linear: Linear = surrogate, largest: Variation = r2
+    g: list[float], C: float, case: str, oce: Linear = r1, linear: Linear = surrogate, bound: Variation = r2
 ) -> Iterator[Evidence]:
-    """The regularizers of the linearized loss are nonnegative, and R2 is the largest of them."""
+    """The linearized regularizer and R1 lie between 0 and R2."""
     phi, norm = CASES[case]
     ball = Ball(norm, 0.5)
     dual = {1.0: max(map(abs, g)), 2.0: float(np.linalg.norm(g)), inf: sum(map(abs, g))}[norm]
-    top = mean(largest(array([g]), ball))
+    top = mean(bound(array([g]), ball))
     yield Evidence(abs(top - 0.5 * dual), 2.0**-48 * dual, "R2 = rho times the dual norm")
     for name, value in (
         ("R1", mean(oce(array([g]), ball, C, phi))),
@@ -399,10 +397,10 @@ def regulariser_may_be_negative(risk: Risk = robust_risk) -> Iterator[Evidence]:
         for rho, eta in ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0)):
             got = float(risk(loss, origin, Ball(2, rho), eta, phi, method=rule).value)
             exact = line_risk(*parabola(0.0, -2.0, rho), eta, phi.family or "")
-            # A kink of phi* between the nodes causes an error of about 1/(16 panels)^2 of its range.
+            # A kink of phi* between the nodes causes an error of about 1/(16 panels)^2 of the range of f.
             yield Evidence(abs(got - exact), 1e-5 * rho**2, f"rho = {rho:g}, eta = {eta:g}, {phi.name} phi")
             yield Evidence(got, 0.0, f"E = {got:.4g} < 0")
-    # The entropic E is eta log E exp(-z^2/eta), a value of the error function.
+    # For the entropic phi and eta = 1, exp of the regularizer is the mean of exp(-z^2), an error function.
     value = float(risk(loss, origin, Ball(2, 1.0), 1.0, ENTROPIC, method="quadrature").value)
     error = abs(exp(value) - float(np.sqrt(np.pi) / 2 * erf(1.0)))
     yield Evidence(error, 1e-12, f"E = {value:.4f} at rho = eta = 1")

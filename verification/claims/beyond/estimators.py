@@ -56,7 +56,7 @@ SLACK = 2.0**-40
 # --- A random half --------------------------------------------------------------------------------
 
 
-def _exact_half(gamma: list[Fraction]) -> Fraction:
+def _half_variance_formula(gamma: list[Fraction]) -> Fraction:
     return exact_chi_square(gamma) / (4 * (len(gamma) - 1))
 
 
@@ -69,7 +69,7 @@ def _exact_half(gamma: list[Fraction]) -> Fraction:
     assumptions="gamma is in the simplex, m is even, I is a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
     gamma=simplex(),
 )
-def random_half_variance_exactly(gamma: list[Fraction], value: Mean = _exact_half) -> Evidence:
+def random_half_variance_exactly(gamma: list[Fraction], value: Mean = _half_variance_formula) -> Evidence:
     """The mass of a random half of m points has variance exactly D_chi2/(4 (m - 1))."""
     return Evidence(float(abs(half_variance(gamma) - value(gamma))), 0.0)
 
@@ -88,7 +88,7 @@ def _level_bound(n: int, mean_chi_square: float) -> float:
 
 
 def weights_at(eta: float, phi: Divergence) -> Callable[[Array], Array]:
-    """The exact weights for each row of losses."""
+    """The function that returns the exact weights of each row of losses."""
     return lambda rows: worst_case(rows, eta, phi).weights
 
 
@@ -120,9 +120,9 @@ def level_second_moment(
         distribution.f, level, lambda rows: weights(rows, distribution.eta, phi), telescoping=False
     )
     exact = level_weights(distribution.f, level, weights_at(distribution.eta, phi), telescoping=False)[1]
-    mean = float(row_solver.chances(distribution.p, picks) @ row_solver.chi_square(exact))
+    mean_chi_square = float(row_solver.chances(distribution.p, picks) @ row_solver.chi_square(exact))
     square = gradient_moments(distribution.p, distribution.g, picks, w)[1]
-    limit = distribution.lipschitz**2 * bound(n, mean)
+    limit = distribution.lipschitz**2 * bound(n, mean_chi_square)
     slack = SLACK * (1 + max(distribution.f) / distribution.eta)
     return Evidence.at_most(square, limit, slack, f"E|G^l|^2 = {square:.6g}, bound {limit:.6g}")
 
@@ -132,7 +132,7 @@ def _(n: int, mean_chi_square: float) -> float:
     return mean_chi_square / (2 * n)
 
 
-@level_second_moment.mutant("does not subtract the halves", replaces="weights")
+@level_second_moment.mutant("does not subtract the weights of the halves", replaces="weights")
 def _(rows: Array, eta: float, phi: Divergence) -> Array:
     return worst_case(rows, eta, phi).weights
 
@@ -189,20 +189,16 @@ def second_moment_is_attained(
     constant = DiscreteDistribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
     for level in range(4):
         square = rt_moments(constant, level, weights_at(1.0, QUADRATIC))[1]
-        off = abs(square - bound(RTMLMC(level), 1.0, 0.0))
-        yield Evidence(off, SLACK, f"a constant loss, L = {level}: E|V|^2 = {square:.6g}")
+        error = abs(square - bound(RTMLMC(level), 1.0, 0.0))
+        yield Evidence(error, SLACK, f"a constant loss, L = {level}: E|V|^2 = {square:.6g}")
     # Half of the pairs have unequal losses, so the mean chi-square of two points is half its maximum.
     for phi, eta in ((QUADRATIC, 1.0), (QUADRATIC, 4.0), (ENTROPIC, 0.3), (ENTROPIC, 2.0)):
         distribution = DiscreteDistribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
-        mean = (
-            float(
-                row_solver.chi_square(row_solver.solve_closed_form(distribution.f, eta, phi.family or "")[1])
-            )
-            / 2
-        )
+        weights = row_solver.solve_closed_form(distribution.f, eta, phi.family or "")[1]
+        mean_chi_square = float(row_solver.chi_square(weights)) / 2
         square = rt_moments(distribution, 1, weights_at(eta, phi))[1]
-        off = abs(square - bound(RTMLMC(1), 1.0, mean))
-        yield Evidence(off, SLACK, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
+        error = abs(square - bound(RTMLMC(1), 1.0, mean_chi_square))
+        yield Evidence(error, SLACK, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
 
 
 @whole_second_moment.mutant("omits level 0", replaces="bound")
@@ -226,8 +222,8 @@ def sharp_bias(n: int) -> float:
     id="D12-sharp",
     verdict=Verdict.HOLDS,
     formula=r"0 \le F(\theta) - F^\ell(\theta) \le \frac{G}{2^\ell + 1}",
-    assumptions="the inverse distribution function is G-Lipschitz, checked for G = 1; any phi, searched over "
-    "AV@R, which is linear in the order statistics",
+    assumptions="the inverse distribution function is G-Lipschitz; any phi; checked for G = 1 and AV@R, "
+    "which is linear in the order statistics",
     examples=150,
     slopes=st.lists(st.sampled_from([1.0, 0.0, 0.5, 0.1]), min_size=1, max_size=6),
     alpha=st.one_of(st.sampled_from([0.5, 0.25, 1.0, 0.01, 1e-6]), st.floats(0.01, 1.0)),
@@ -241,13 +237,14 @@ def sharp_bias_of_a_level(
     bound: Callable[[int], float] = sharp_bias,
 ) -> Iterator[Evidence]:
     """The expected optimum over n = 2^l points is at most G/(n + 1) below the risk."""
+    # The inverse distribution function is piecewise linear through the points (u, x).
     u = np.linspace(0, 1, len(slopes) + 1)
     x = np.concatenate([[0.0], np.cumsum(np.array(slopes) / len(slopes))])
     means = row_solver.order_means(u, x, n)
     F = row_solver.average_value_at_risk(u, x, alpha)
     bias = F - float(solve(array(means), 1.0, indicator(alpha)).value)
-    slack = ROUNDING / alpha  # the integral over levels above 1 - alpha is divided by alpha
-    yield Evidence(-bias, slack, "bias at least 0")
+    slack = ROUNDING / alpha  # AV@R divides an integral by alpha
+    yield Evidence(-bias, slack, "the bias is nonnegative")
     yield Evidence.at_most(bias, bound(n), slack, f"bias {bias:.6g}, bound {bound(n):.6g}")
 
 
@@ -266,13 +263,13 @@ def sharp_bias_is_attained(
         ratio = bias_of_order_statistics(n, 1e-8, solve) / bound(n)
         # F is 1 - alpha/2, so the ratio differs from 1 by (n + 1) alpha/2.
         yield Evidence(abs(1 - ratio), (n + 1) * 1e-8, f"AV@R at 1e-8, n = {n}: ratio {ratio:.9f}")
-    # The ratio falls short of 1 by about (n + 1)(max f - R): eta log(1/eta), 4/3 sqrt(eta/2), 2 eta, eta.
-    for phi, least in ((ENTROPIC, 4e-4), (QUADRATIC, 4e-2), (ABSOLUTE, 1e-4), (HINGE, 1e-4)):
+    # The ratio falls short of 1 by about (n + 1)(max f - R); `gap` is at least max f - R, see B5.
+    for phi, gap in ((ENTROPIC, 4e-4), (QUADRATIC, 4e-2), (ABSOLUTE, 1e-4), (HINGE, 1e-4)):
         eta = 1e-5
         for n, bias in ((1, bias_of_one(eta, phi, solve)), (2, bias_of_two(eta, phi, solve))):
             ratio = bias / bound(n)
             yield Evidence(ratio - 1, 4 * ROUNDING, f"{phi.name}, eta = {eta:g}, n = {n}: ratio at most 1")
-            yield Evidence(1 - ratio, (n + 1) * least, f"{phi.name}, eta = {eta:g}, n = {n}: {ratio:.5f}")
+            yield Evidence(1 - ratio, (n + 1) * gap, f"{phi.name}, eta = {eta:g}, n = {n}: {ratio:.5f}")
 
 
 def bias_of_one(eta: float, phi: Divergence, solve: Solver) -> float:
@@ -314,14 +311,14 @@ def levels_increase(
     n = 2**level
     slack = ROUNDING * (1 + max(map(abs, f)))
     value = float(weights(array(f[:n]), eta, phi, telescoping=True)[0])
-    yield Evidence(-value, slack, "the value of G^l")
+    yield Evidence(-value, slack, "the value of G^l is nonnegative")
     if phi.family in ("entropic", "quadratic", "indicator", "absolute", "hinge"):
         rows = np.array(f[:n])
         whole, *halves = (
             float(row_solver.solve_closed_form(part, eta, phi.family, phi.parameter)[0])
             for part in (rows, rows[: n // 2], rows[n // 2 :])
         )
-        yield Evidence(abs(value - whole + sum(halves) / 2), slack, "its value by closed forms")
+        yield Evidence(abs(value - whole + sum(halves) / 2), slack, "the value of G^l by closed forms")
 
 
 @levels_increase.mutant("adds the halves")
@@ -336,20 +333,20 @@ SIZES = (16, 64, 256, 1024, 4096)
 ETA = 0.05
 
 
-def _bias(n: int, d: int) -> float:
+def _bias_by_quadrature(n: int, d: int) -> float:
     return row_solver.hinge_bias(n, d, ETA)
 
 
 def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[float, float]:
-    """Estimate F - F^n for the hinge and f = b_1 on the unit ball of R^d, with the standard error.
+    """An estimate of F - F^n for the hinge and f = b_1 on the unit ball of R^d, and its standard error.
 
-    The dual at mu* = 1 - eta has expectation F, and exceeds the value on every sample.
+    F is the expectation of the dual at mu* = 1 - eta, which is at least the value on every sample.
     """
     xp = active().namespace
     b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng=rng(seed))
     f = b[..., 0]
-    over = to_numpy(dual_value(f, 1 - ETA, ETA, HINGE) - solve(f, ETA, HINGE).value)
-    return float(over.mean()), float(over.std(ddof=1)) / rows**0.5
+    excess = to_numpy(dual_value(f, 1 - ETA, ETA, HINGE) - solve(f, ETA, HINGE).value)
+    return float(excess.mean()), float(excess.std(ddof=1)) / rows**0.5
 
 
 @claim(
@@ -365,13 +362,13 @@ def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[f
     error_level=4 * TEST_LEVEL,
 )
 def bias_on_a_ball(
-    bias: Callable[[int, int], float] = _bias, solve: Solver = worst_case, seed: int = 0
+    bias: Callable[[int, int], float] = _bias_by_quadrature, solve: Solver = worst_case, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
     """For a linear loss on a ball of R^d the bias for the hinge falls like n^(-2/(d+1))."""
     for d in (1, 2, 3, 5):
-        seen, error = sampled_bias(16, d, 2000, solve, seed)
-        note = f"d = {d}, n = 16: {seen:.4g} sampled, {bias(16, d):.4g} by quadrature"
-        yield Evidence(abs(seen - bias(16, d)), NORMAL_QUANTILE * error, note)
+        sampled, error = sampled_bias(16, d, 2000, solve, seed)
+        note = f"d = {d}, n = 16: {sampled:.4g} sampled, {bias(16, d):.4g} by quadrature"
+        yield Evidence(abs(sampled - bias(16, d)), NORMAL_QUANTILE * error, note)
         curve = Curve(
             f"bias for the hinge, f linear on the ball of R^{d}",
             "points n",
@@ -386,9 +383,9 @@ def bias_on_a_ball(
         yield curve.exactly(-2 / (d + 1), 0.03)
         t = np.array([1e-1, 1e-5])
         slopes = t / (1 - row_solver.coordinate_distribution(1 - t, d)[0])
-        note = f"d = {d}: Q has slope {slopes[0]:.3g} on [1 - t, 1] for t = 0.1, {slopes[1]:.3g} for t = 1e-5"
+        note = f"d = {d}: the mean slope of Q is {slopes[0]:.3g} above 0.9, {slopes[1]:.3g} above 1 - 1e-5"
         yield Evidence(20.0 - float(slopes[1] / slopes[0]) if d > 1 else 0.0, 0.0, note)
 
 
-bias_on_a_ball.mutant("falls like 1/n", replaces="bias")(lambda n, d: _bias(16, d) * 16 / n)
+bias_on_a_ball.mutant("falls like 1/n", replaces="bias")(lambda n, d: _bias_by_quadrature(16, d) * 16 / n)
 bias_on_a_ball.mutant("returns the largest loss", replaces="solve")(LARGEST_LOSS)

@@ -31,7 +31,7 @@ from phiball.verification.instances.strategies import powers_of_ten
     verdict=Verdict.HOLDS,
     formula=r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, "
     r"|\cdot|) \le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty)",
-    assumptions="any convex phi, also with kinks: T is monotone and commutes with adding constants",
+    assumptions="any convex phi, also with kinks, as T is monotone and commutes with adding constants",
     examples=60,
     family=classes(),
     eta=powers_of_ten(-3, 2),
@@ -44,7 +44,7 @@ def covering_for_every_phi(
     yield from robust_class_is_no_richer(family, eta, phi, solve)
 
 
-covering_for_every_phi.mutant("returns weights that sum to 3/2")(with_losses(lambda losses: 1.5 * losses))
+covering_for_every_phi.mutant("multiplies the losses by 3/2")(with_losses(lambda losses: 1.5 * losses))
 
 
 # --- The linear class, without a hidden constant --------------------------------------------------
@@ -55,7 +55,7 @@ K, D, LAMBDA, PSI, RHO, VARRHO = 3, 1, 1.0, 1.0, 0.1, 1.0
 
 
 def _members(count: int) -> Any:
-    """Losses at perturbed x of `count` classifiers W x with norm of W at most Lambda: (count, K x 21)."""
+    """Losses (count, 21 K) of random classifiers W x, norm(W) <= Lambda, at 21 perturbed x and K labels."""
     rng = np.random.default_rng(7)
     W = rng.normal(size=(count, K * D))
     W *= LAMBDA * rng.uniform(size=(count, 1)) ** (1 / (K * D)) / np.linalg.norm(W, axis=-1, keepdims=True)
@@ -85,7 +85,7 @@ def _centres(losses: Any, eps: float) -> int:
     assumptions="ramp loss of margin varrho, K classes, norm of W at most Lambda, norm of x at most Psi",
 )
 def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evidence | Curve]:
-    """The covering number has an explicit bound, with which the error falls like 1/sqrt n, without log n."""
+    """An explicit bound on the covering number gives an error bound of order 1/sqrt n, without log n."""
     rng = np.random.default_rng(3)
     for _ in range(20):
         k, d = int(rng.integers(2, 9)), int(rng.integers(1, 30))
@@ -94,15 +94,15 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
         exact = k * d * log(1 + 4 * Lambda * (Psi + sqrt(d) * rho) / (varrho * eps))
         yield Evidence(abs(got / exact - 1), 2.0**-46, f"K = {k}, d = {d}")
     log_covering = partial(log_number, K=K, d=D, Lambda=LAMBDA, Psi=PSI, rho=RHO, varrho=VARRHO)
-    losses, radii = _members(3000), (0.8, 0.4, 0.2, 0.1)
+    losses, epsilons = _members(3000), (0.8, 0.4, 0.2, 0.1)
     curve = Curve(
         f"centres that cover 3000 linear classifiers, K = {K}, d = {D}",
         "1/eps",
         "number of centres",
         "(1 + 4 Lambda (Psi + sqrt(d) rho)/(varrho eps))^(K d)",
-        tuple(1 / eps for eps in radii),
-        tuple(float(_centres(losses, eps)) for eps in radii),
-        tuple(exp(log_covering(eps)) for eps in radii),
+        tuple(1 / eps for eps in epsilons),
+        tuple(float(_centres(losses, eps)) for eps in epsilons),
+        tuple(exp(log_covering(eps)) for eps in epsilons),
     )
     yield curve
     yield curve.at_most(K * D, 0.0)
@@ -111,7 +111,7 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
     sizes = (10**4, 10**5, 10**6, 10**7)
     totals = [covering_bound(n, 0.1, plane).total for n in sizes]
     for n, total in zip(sizes, totals, strict=True):
-        # The limit alpha -> 0 changes the integral by at most 8e-12.
+        # The bound is a limit alpha -> 0, which differs from alpha = 1e-12 by at most 8e-12.
         yield Evidence(abs(total / printed_bound(n, 0.1, plane, 1e-12) - 1), 1e-9, f"n = {n}: {total:.3f}")
     curve = Curve(
         "the generalization bound, K = d = 2, Lambda = Psi = varrho = 1, rho = 0.1, delta = 0.1",

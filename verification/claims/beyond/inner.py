@@ -88,7 +88,7 @@ def constant_preserves_the_weights(
     yield from weights_are(solution, to_floats(plain.weights), float(solution.value), moved, d)
 
 
-constant_preserves_the_weights.mutant("also regularizes the mean")(
+constant_preserves_the_weights.mutant("scales the value by 1 - 1e-6")(
     with_answer(value=lambda answer, _: answer.value * (1 - 1e-6))
 )
 
@@ -103,12 +103,11 @@ def weights_are_probabilities(
     weights = to_floats(solved(solve, problem, d).weights)
     yield Evidence(-min(weights), 0.0, "the smallest weight", Quantity.MASS)
     mass = sum(map(Fraction, weights), Fraction(0))
-    yield Evidence(
-        abs(float(mass - 1)), ROUNDING, f"the mass of the weights, {float(mass):.6g}", Quantity.MASS
-    )
+    note = f"the mass of the weights, {float(mass):.6g}"
+    yield Evidence(abs(float(mass - 1)), ROUNDING, note, Quantity.MASS)
 
 
-weights_are_probabilities.mutant("stops at a mass of 1.006")(
+weights_are_probabilities.mutant("returns a mass of 1.006")(
     with_answer(weights=lambda answer, _: answer.weights * 1.006)
 )
 
@@ -131,16 +130,16 @@ def rows_are_independent(
     """The value and the weights of a row do not depend on the other rows of its batch."""
     etas = [eta * (1 + k) if eta_per_row else eta for k in range(len(rows))]
     losses = active().namespace.stack([array([v / 8 for v in row]) for row in rows])
-    together = solve(losses, array(etas) if eta_per_row else eta, d)
-    values, weights = to_floats(together.value), to_floats(together.weights)
+    batch = solve(losses, array(etas) if eta_per_row else eta, d)
+    values, weights = to_floats(batch.value), to_floats(batch.weights)
     for k, row in enumerate(rows):
         problem = InnerProblem(tuple(v / 8 for v in row), etas[k])
         alone = solved(solve, problem, d)
-        own = weights[4 * k : 4 * k + 4]
+        row_weights = weights[4 * k : 4 * k + 4]
         yield value_is(alone, values[k], problem)
-        yield from weights_are(alone, own, values[k], problem, d)
-        row_of = replace(alone, weights=array(own))
-        yield primal_is(row_of, float(alone.value), problem, d)
+        yield from weights_are(alone, row_weights, values[k], problem, d)
+        from_batch = replace(alone, weights=array(row_weights))
+        yield primal_is(from_batch, float(alone.value), problem, d)
 
 
 @rows_are_independent.mutant("normalizes over the whole batch")
@@ -163,14 +162,12 @@ def zero_probability_has_no_weight(
     """A point of probability zero has weight zero and no influence, however large its loss."""
     wider = InnerProblem((*problem.f, *extra), problem.eta, (*problem.probabilities, *(0.0 for _ in extra)))
     alone, solution = solved(solve, problem, d), solved(solve, wider, d)
-    weights = to_floats(solution.weights)
     m = len(problem.f)
-    yield Evidence(
-        max(map(abs, weights[m:])), 0.0, "the weight of a point of probability zero", Quantity.MASS
-    )
+    added = max(map(abs, to_floats(solution.weights)[m:]))
+    yield Evidence(added, 0.0, "the weight of a point of probability zero", Quantity.MASS)
     yield value_is(solution, float(alone.value), problem)
-    kept = replace(alone, weights=solution.weights[:m])
-    yield from weights_are(kept, to_floats(alone.weights), float(alone.value), problem, d)
+    first_m = replace(alone, weights=solution.weights[:m])
+    yield from weights_are(first_m, to_floats(alone.weights), float(alone.value), problem, d)
 
 
 zero_probability_has_no_weight.mutant("ignores the reference distribution")(without_p)
@@ -220,23 +217,24 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 def extreme_eta_does_not_overflow(
     problem: InnerProblem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Tiny and huge eta do not overflow: the value is close to the largest loss, or to the mean."""
+    """At a tiny or huge eta nothing overflows: the value is close to the largest loss, or to the mean."""
     extreme = replace(problem, eta=ratio * (problem.spread or 1.0))
     value, tolerance = float(solved(solve, extreme, d).value), value_tolerance(extreme)
-    pairs = list(zip(problem.f, exact_distribution(problem), strict=True))
     top = max(problem.charged)
-    yield Evidence(value - top, tolerance, "the value and the largest loss")
+    yield Evidence(value - top, tolerance, "the value is at most the largest loss")
     if ratio > 1 and d.family != "indicator":
         above = definitions.exact_difference(value, exact_mean(problem))
-        yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, "the value and the mean")
+        excess = above - problem.spread**2 / extreme.eta
+        yield Evidence(excess, tolerance, "at a huge eta the value is close to the mean")
     elif ratio < 1:
-        # The cost of moving all mass to the largest loss; if infinite, there is nothing to check.
-        mass = float(sum(q for v, q in pairs if v == top))
+        # The divergence if all mass moves to the largest loss; if it is infinite, there is nothing to check.
+        mass = float(sum(q for v, q in zip(problem.f, exact_distribution(problem), strict=True) if v == top))
         cost = mass * definitions.phi(mp.mpf(1) / mass, d.family or "", d.parameter)
         if mass < 1:
             cost += (1 - mass) * definitions.phi(mp.mpf(0), d.family or "", d.parameter)
         if cost < inf:
-            yield Evidence(float(top - extreme.eta * cost - value), tolerance, "the value at a tiny eta")
+            short = float(top - extreme.eta * cost - value)
+            yield Evidence(short, tolerance, "at a tiny eta the value is close to the largest loss")
 
 
 extreme_eta_does_not_overflow.mutant("adds 1e-6 to eta")(with_eta(lambda eta: eta + 1e-6))
@@ -262,13 +260,12 @@ def gap_is_dual_minus_primal(
     gap, tolerance = definitions.exact_difference(dual, primal), 2 * primal_tolerance(problem, d)
     yield Evidence(abs(float(solution.gap) - gap), tolerance, "the gap", Quantity.GAP)
     value = float(solution.value)
-    yield Evidence(
-        definitions.exact_difference(primal, value), tolerance, "the value and the primal at the weights"
-    )
-    yield Evidence(definitions.exact_difference(value, dual), tolerance, "the value and the dual at mu")
+    below, above = (definitions.exact_difference(*pair) for pair in ((primal, value), (value, dual)))
+    yield Evidence(below, tolerance, "the value is at least the primal at the weights")
+    yield Evidence(above, tolerance, "the value is at most the dual at mu")
 
 
-@gap_is_dual_minus_primal.mutant("always reports zero")
+@gap_is_dual_minus_primal.mutant("always reports a gap of zero")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, mu=s.mu + eta, gap=0 * s.gap)
@@ -278,7 +275,7 @@ gap_is_dual_minus_primal.mutant("returns the largest loss as the value")(LARGEST
 
 
 class Counted:
-    """A number that counts its comparisons with others."""
+    """A number; the class counts all comparisons."""
 
     comparisons = 0
 
@@ -294,7 +291,7 @@ Filler: TypeAlias = Callable[[list[Fraction], Fraction], Fraction]
 
 
 def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
-    """mu* of Example 3: the j largest f - mu sum to m eta, for the smallest j with f_(j+1) <= mu."""
+    """mu* of Example 3: the j largest f minus mu sum to m eta, for the smallest j with f_(j+1) <= mu."""
     ranked = [loss.value for loss in sorted(map(Counted, f))][::-1]
     total, mu = Fraction(0), Fraction(0)
     for j, v in enumerate(ranked, start=1):
@@ -316,7 +313,7 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     problem=problems(nonuniform=False),
 )
 def sorting_solves_example_3(problem: InnerProblem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
-    """Sorting, with at most m ceil(log2 m) comparisons, and one pass solve Example 3 exactly."""
+    """Sorting (at most m ceil(log2 m) comparisons) and one pass over the losses solve Example 3 exactly."""
     f, eta, m = [Fraction(v) for v in problem.f], Fraction(problem.eta), len(problem.f)
     Counted.comparisons = 0
     mu = fill(f, eta)
@@ -327,9 +324,9 @@ def sorting_solves_example_3(problem: InnerProblem, fill: Filler = sort_and_fill
     value = sum(w * v - eta / m * ((m * w) ** 2 - 1) / 2 for w, v in zip(gamma, f, strict=True))
     solution = worst_case(problem.losses, problem.eta, QUADRATIC)
     yield value_is(solution, value, problem)
-    scale = 2.0**-44 * (1 + problem.size / problem.eta)
-    off = max(abs(w - float(g)) for w, g in zip(to_floats(solution.weights), gamma, strict=True))
-    yield Evidence(off, scale, "its weights")
+    slack = 2.0**-44 * (1 + problem.size / problem.eta)
+    error = max(abs(w - float(g)) for w, g in zip(to_floats(solution.weights), gamma, strict=True))
+    yield Evidence(error, slack, "the weights of the library")
 
 
 sorting_solves_example_3.mutant("keeps every loss active")(lambda f, eta: sum(f, Fraction(0)) / len(f) - eta)

@@ -34,17 +34,18 @@ CASES = (
     ("squared", 0.3, 0.9, 0.5, 4, 1.0, "indicator"),
     ("absolute", 0.3, 0.9, 0.5, 2, 0.1, "entropic"),
 )
+"""Loss, intercept m, norm r of the coefficients, label y, dimension d, eta and phi."""
 
-BENT: tuple[tuple[Callable[[float], LinearLoss], float, float, Callable[[float], float], Any], ...] = (
+KINKED: tuple[tuple[Callable[[float], LinearLoss], float, float, Callable[[float], float], Any], ...] = (
     (huber_loss, 0.8, 0.5, lambda e: e * e / 2 if abs(e) <= 0.8 else 0.8 * abs(e) - 0.32, (-0.8, 0.8)),
     (quantile_loss, 0.9, 0.5, lambda e: max(-0.9 * e, 0.1 * e), (0.0,)),
     (smoothed_hinge_loss, 0.4, -1.0, lambda e: e - 0.2 if e > 0.4 else max(e, 0.0) ** 2 / 0.8, (0.0, 0.4)),
 )
-"""Losses with parameter, label y, formula in e = z - y (1 + z for the hinge), and kinks."""
+"""Loss, its parameter, label y, formula in e = z - y (1 + z for the hinge), and kinks in e."""
 
 
-def _by_pieces(loss: Callable[[float], float], kinks: Any, m: float, r: float, d: int, eta: float) -> float:
-    """The mean or entropic risk of the loss at m + r t, by integrals in arcsin t between kinks."""
+def _exact_risk(loss: Callable[[float], float], kinks: Any, m: float, r: float, d: int, eta: float) -> float:
+    """The entropic risk of loss(m + r t), its mean if eta = inf, by integrals in arcsin t between kinks."""
     cuts = [-pi / 2, *(asin((k - m) / r) for k in kinks if abs(k - m) < r), pi / 2]
 
     def mean(g: Callable[[float], float]) -> float:
@@ -58,10 +59,11 @@ def _by_pieces(loss: Callable[[float], float], kinks: Any, m: float, r: float, d
 
 
 def _data(seed: int, n: int = 12, d: int = 3) -> tuple[Any, Any, Any]:
-    source = np.random.default_rng(seed)
-    X = source.normal(size=(n, d))
-    y = np.where(X[:, 0] + source.normal(size=n) > 0, 1.0, -1.0)
-    return X, y, source.normal(size=d + 1)
+    """Random features X (n, d) and labels y, and random coefficients with an intercept."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = np.where(X[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
+    return X, y, rng.normal(size=d + 1)
 
 
 @claim(
@@ -72,22 +74,19 @@ def _data(seed: int, n: int = 12, d: int = 3) -> tuple[Any, Any, Any]:
     assumptions="b is uniform on the Euclidean ball of radius rho; four divergences, seven losses; C classes",
 )
 def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """The risk of a linear model is an integral in one variable, computed to ten digits by quadrature.
-
-    With C classes there are C - 1 variables.
-    """
+    """The risk of a linear model is an integral in one variable, or in C - 1 variables for C classes."""
     for loss, m, r, y, d, eta, phi in CASES:
         theta = np.full(d, r / sqrt(d))
         problem = LinearProblem(loss, Ball(2, 1.0), eta, PHIS[phi])
         value = risk(problem, theta, m, np.zeros((1, d)), np.asarray([y])).value
         exact = example_risk(loss, m, r, y, d, eta, phi)
         yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), f"{loss} loss, {phi} phi, d = {d}")
-    for (make, width, y, formula, kinks), d, eta in product(BENT, (1, 4), (0.3, inf)):
-        bent = make(width)
-        problem = LinearProblem(bent, Ball(2, 1.0), eta)
+    for (make, parameter, y, formula, kinks), d, eta in product(KINKED, (1, 4), (0.3, inf)):
+        kinked = make(parameter)
+        problem = LinearProblem(kinked, Ball(2, 1.0), eta)
         value = risk(problem, np.full(d, 1.5 / sqrt(d)), 0.3, np.zeros((1, d)), np.asarray([y])).value
-        exact = _by_pieces(formula, kinks, 0.3 - y if y > 0 else 1.3, 1.5, d, eta)
-        yield Evidence(abs(value - exact), 1e-9, f"{bent.name} loss, d = {d}, eta = {eta:g}")
+        exact = _exact_risk(formula, kinks, 0.3 - y if y > 0 else 1.3, 1.5, d, eta)
+        yield Evidence(abs(value - exact), 1e-9, f"{kinked.name} loss, d = {d}, eta = {eta:g}")
     W = np.asarray([[0.5, -0.2, 1.0], [-0.3, 0.8, 0.1], [0.2, 0.1, -0.7]])
     x, problem = np.asarray([[0.3, -0.5, 0.2]]), LinearProblem("multinomial", Ball(2, 0.8), 0.2)
     value = risk(problem, W, np.zeros(3), x, np.asarray([2.0])).value
@@ -114,7 +113,7 @@ def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how
     rho=st.floats(0.05, 1.0),
 )
 def limits_of_the_risk(seed: int, rho: float, risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """The risk tends to the adversarial loss as eta -> 0, to the mean as eta grows; rho = 0: the loss."""
+    """The risk tends to the adversarial loss as eta -> 0, and to the mean loss as eta -> infinity."""
     X, y, theta = _data(seed)
     margin = y * (X @ theta[:3] + theta[3])
 
@@ -122,21 +121,22 @@ def limits_of_the_risk(seed: int, rho: float, risk: Risk = linear_model_risk) ->
         problem = LinearProblem("logistic", Ball(2, radius), eta)
         return float(risk(problem, theta[:3], theta[3], X, y).value)
 
-    reach = rho * float(np.linalg.norm(theta[:3]))
-    top = float(np.mean(np.logaddexp(0, reach - margin)))
-    yield Evidence(abs(value(0.0, rho) - top), 1e-12 * (1 + top), "eta = 0: the closed form")
+    largest_change = rho * float(np.linalg.norm(theta[:3]))
+    largest = float(np.mean(np.logaddexp(0, largest_change - margin)))
+    yield Evidence(abs(value(0.0, rho) - largest), 1e-12 * (1 + largest), "eta = 0: the closed form")
     eta = 2e-3
-    # For d = 3 a cap of height h has probability at least (h/2)^2/2; the loss falls by at most reach h.
-    slack = eta * (2 * np.log(2 * (1 + reach / eta)) + 3)
-    short = top - value(eta, rho)
+    # For d = 3 a cap of height h has probability at least (h/2)^2/2, and the loss on it is at least
+    # the largest loss minus h times `largest_change`.
+    slack = eta * (2 * np.log(2 * (1 + largest_change / eta)) + 3)
+    short = largest - value(eta, rho)
     yield Evidence(short - slack, 1e-12, "eta = 0.002: close to the maximum")
     yield Evidence(-short, 1e-9, "eta = 0.002: below the maximum")
     plain = float(np.mean(np.logaddexp(0, -margin)))
-    yield Evidence(abs(value(0.1, 0.0) - plain), 1e-12 * (1 + plain), "radius 0: the loss itself")
+    yield Evidence(abs(value(0.1, 0.0) - plain), 1e-12 * (1 + plain), "radius 0: the loss at the data")
     mean, large = value(inf, rho), 1e3
     # The entropic risk exceeds the mean by at most range^2/(8 eta).
     excess = value(large, rho) - mean
-    yield Evidence(excess - (2 * reach) ** 2 / (8 * large), 1e-10, "eta = 1000: close to the mean")
+    yield Evidence(excess - (2 * largest_change) ** 2 / (8 * large), 1e-10, "eta = 1000: close to the mean")
     yield Evidence(-excess, 1e-10, "eta = 1000: above the mean")
 
 
@@ -165,7 +165,7 @@ def the_risk_is_convex(seed: int, phi: str, loss: str, risk: Risk = linear_model
     slope = here.coef_gradient @ (other - theta)[:3] + here.intercept_gradient * (other - theta)[3]
     size = 1 + abs(here.value) + abs(there.value)
     yield Evidence(float(here.value + slope - there.value), 1e-8 * size, f"{loss} loss, {phi} phi")
-    yield Evidence(float(np.max(here.coef_gradient) > 1e6), 0.0, "the gradient is finite")
+    yield Evidence(float(np.max(here.coef_gradient) > 1e6), 0.0, "the gradient is at most 1e6")
 
 
 @the_risk_is_convex.mutant("ignores the radius in the gradient")

@@ -42,13 +42,13 @@ Value: TypeAlias = Callable[..., Array]
 def robust_value_is_between(
     rows: list[list[int]], counts: list[int], eta: float, d: Divergence, value: Value = robust_value
 ) -> Iterator[Evidence]:
-    """The robust value lies between the minimum and the mean over perturbations of the best action."""
+    """The robust value lies between the best minimum and the best mean of Q over perturbations."""
     Q, p = np.array(rows, dtype=float).T, np.array(counts) / sum(counts)
     beta = to_neighbourhood([[0, 1, 2, 3]], [p])
-    V, seen = (float(value(array(Q), StatePerturbation(beta, eta, d, kind))[0]) for kind in Maximum)
-    yield Evidence(float(Q[p > 0].min(axis=0).max()) - V, 4 * ROUNDING, "the least")
-    yield Evidence(V - float((p @ Q).max()), 4 * ROUNDING, "the mean")
-    yield Evidence(V - seen, 4 * ROUNDING, "an agent that observes the perturbation does no worse")
+    V, informed = (float(value(array(Q), StatePerturbation(beta, eta, d, kind))[0]) for kind in Maximum)
+    yield Evidence(float(Q[p > 0].min(axis=0).max()) - V, 4 * ROUNDING, "V is at least the best minimum")
+    yield Evidence(V - float((p @ Q).max()), 4 * ROUNDING, "V is at most the best mean")
+    yield Evidence(V - informed, 4 * ROUNDING, "an agent that observes the perturbation does no worse")
 
 
 @robust_value_is_between.mutant("uses a soft maximum over the perturbations")
@@ -68,7 +68,7 @@ def value_may_exceed_the_nominal(value: Value = robust_value) -> Iterator[Eviden
     exact = -np.log((2 * np.exp(-1.0) + 1) / 3)
     perturbation = StatePerturbation(to_neighbourhood([[0, 1, 2]], [[1 / 3] * 3]), 1.0)
     V = float(value(array([[1.0], [0.0], [1.0]]), perturbation)[0])
-    yield Evidence(abs(V - exact), ROUNDING, f"V = {V:.6f}, and Q = 0 at the state itself")
+    yield Evidence(abs(V - exact), ROUNDING, f"V = {V:.6f}, while Q = 0 at the state itself")
     yield Evidence(0.5 - V, 0.0, f"V = {V:.6f} > 0")
 
 
@@ -84,7 +84,7 @@ SIGMA = sqrt(10 * 0.05**2)
 
 
 def exact_best_price(a: Any, b: Any, W: float) -> Any:
-    """The w in [0, W] with the largest revenue a w^2 + b w, for b > 0: W, or -b/(2a) if that is smaller."""
+    """The w in [0, W] with the largest revenue a w^2 + b w, for b > 0: -b/(2a) if it is in [0, W], else W."""
     inside = a < -b / (2 * W)
     return np.where(inside, -b / (2 * np.where(inside, a, -1.0)), W)
 
@@ -99,7 +99,7 @@ def revenue_given(a: float, W: float) -> float:
     s = 2 * SIGMA  # standard deviation of log b
     if a >= 0:
         return a * W**2 + W * exp(s * s / 2)
-    c = log(-2 * a * W)  # for smaller log b the best price is -b/(2a), for larger W
+    c = log(-2 * a * W)  # the best price is -b/(2a) if log b < c, else W
     low = exp(2 * s * s) * float(ndtr((c - 2 * s * s) / s)) / (-4 * a)
     high = a * W**2 * float(ndtr(-c / s)) + W * exp(s * s / 2) * float(ndtr((s * s - c) / s))
     return low + high
@@ -125,12 +125,12 @@ def optimal_revenue(W: float) -> float:
     W=st.sampled_from([1.0, 0.5, 2.0]),
 )
 def best_bounded_price(a: float, b: float, W: float, price: Price = exact_best_price) -> Iterator[Evidence]:
-    """With prices in [0, W] the best price is W, or -b/(2a) if that lies in [0, W]."""
+    """With prices in [0, W] the best price is -b/(2a) if it lies in [0, W], and W otherwise."""
     w = float(price(np.float64(a), np.float64(b), W))
     yield Evidence(max(w - W, -w), 0.0, "the price is in [0, W]")
     grid = np.linspace(0, W, 1001)
     short = float((a * grid**2 + b * grid).max()) - (a * w**2 + b * w)
-    yield Evidence(short, 2.0**-48 * (abs(a) * W**2 + b * W), "the best revenue on a grid")
+    yield Evidence(short, 2.0**-48 * (abs(a) * W**2 + b * W), "no price on a grid has a larger revenue")
 
 
 @claim(
@@ -161,7 +161,7 @@ def _(a: Any, b: Any, W: float) -> Any:
     return np.full_like(a, W)
 
 
-# --- A sign alone does not repair it --------------------------------------------------------------
+# --- A negative sensitivity is not enough ---------------------------------------------------------
 
 
 def truncated_mean(t: float, power: float = 1.0) -> float:
@@ -185,15 +185,15 @@ def truncated_mean(t: float, power: float = 1.0) -> float:
     assumptions="E[z_1 | x] = -abs(tanh(3 beta_1'x)); any price",
 )
 def sign_is_not_enough(mean: Callable[[float], float] = truncated_mean) -> Iterator[Evidence]:
-    """With E[z_1 | x] = -abs(tanh) R* is still infinite: E[1/abs(a); abs(a) > t] grows like log(1/t)."""
+    """With E[z_1 | x] = -abs(tanh) the optimal revenue is infinite: E[1/abs(a); abs(a) > t] ~ log(1/t)."""
     slope = 2 * normal_density(0.0) / 3  # the density of abs(a) at 0
     scales = [10.0**-k for k in (2, 4, 6, 8, 10)]
     values = [mean(t) for t in scales]
     for k in range(1, len(scales)):
         grown, expected = values[k] - values[k - 1], slope * log(100)
-        # The density of abs(a) near 0 is constant up to t^2, an error of 1e-3 at t = 1e-2.
+        # The density of abs(a) is constant near 0 up to order t^2, which is an error of 1e-3 at t = 1e-2.
         note = f"t = {scales[k]:g}: {values[k]:.4f}, {grown:.4f} more than at {scales[k - 1]:g}"
         yield Evidence(abs(grown / expected - 1), 2e-3, note)
 
 
-sign_is_not_enough.mutant("takes the square root of the singularity")(lambda t: truncated_mean(t, 0.5))
+sign_is_not_enough.mutant("uses abs(a)^(-1/2) instead of 1/abs(a)")(lambda t: truncated_mean(t, 0.5))

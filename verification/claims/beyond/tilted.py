@@ -51,9 +51,12 @@ def tilted_values(
     seed: int,
     proposal: Tilted | Uniform = TILTED,
 ) -> Any:
-    """`calls` values of the objective of g.b + curvature |b|^2/2 at N zeros; shape = (calls, N)."""
+    """Evaluate the objective of f(b) = g.b + curvature |b|^2/2 `calls` times, with N data points at 0.
+
+    `shape` is (calls, N). Each data point has 2^level perturbed points.
+    """
     xp = active().namespace
-    slope, source = array(g), rng(seed)
+    slope, generator = array(g), rng(seed)
 
     def loss(x: Array, i: Array) -> Array:
         return xp.sum(x * slope, axis=-1) + curvature / 2 * xp.sum(x * x, axis=-1)
@@ -66,7 +69,7 @@ def tilted_values(
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), proposal)
     calls, N = shape
     z = xp.zeros((N, len(g)), dtype=xp.float64)
-    return np.array([float(objective(loss, z, rng=source)) for _ in range(calls)])
+    return np.array([float(objective(loss, z, rng=generator)) for _ in range(calls)])
 
 
 @claim(
@@ -87,13 +90,12 @@ def linear_loss_is_exact(
     """For a linear loss, every single tilted point gives the exact risk."""
     values = estimate(Ball(norm, 1.0), eta, g, 0.0, 0, (3, 2), 1)
     size = sum(map(abs, g))  # the loss and eta times the log-weight are of this order, and cancel
-    off = float(np.max(np.abs(values - eta * ball_log_mgf([v / eta for v in g], norm))))
-    yield Evidence(off, 2.0**-44 * (size + 1e-6), "a ball")
+    error = float(np.max(np.abs(values - eta * ball_log_mgf([v / eta for v in g], norm))))
+    yield Evidence(error, 2.0**-44 * (size + 1e-6), "a ball")
     values = estimate(Gaussian(0.5), eta, g, 0.0, 0, (3, 2), 1)
     exact = sum(v * v for v in g) / (8 * eta)
-    yield Evidence(
-        float(np.max(np.abs(values - exact))), 2.0**-44 * (size + exact + 1e-6), "the normal distribution"
-    )
+    error = float(np.max(np.abs(values - exact)))
+    yield Evidence(error, 2.0**-44 * (size + exact + 1e-6), "the normal distribution")
 
 
 @linear_loss_is_exact.mutant("omits eta before the log-weight")
@@ -104,7 +106,7 @@ def _(ball: Ball, eta: float, g: tuple[float, ...], *rest: Any) -> Any:
 # --- One point, and more --------------------------------------------------------------------------
 
 
-def segment(g: float, curvature: float, eta: float) -> tuple[float, float]:
+def risk_and_lower_bound(g: float, curvature: float, eta: float) -> tuple[float, float]:
     """The risk of g b + curvature b^2/2 on [-1, 1], and E_q f - eta KL(q|nu) for the tilt q by g/eta."""
 
     def mean(h: Callable[[float], float]) -> float:
@@ -120,6 +122,16 @@ def segment(g: float, curvature: float, eta: float) -> tuple[float, float]:
     return risk, expected - (slope - eta * log(mass))  # eta KL = E_q[g.b] - eta log E_nu exp(g.b/eta)
 
 
+CALLS = 40
+T_QUANTILE = float(student.isf(TEST_LEVEL / 2, CALLS - 1))
+
+
+def _mean_is(values: Any, exact: float, note: str) -> Evidence:
+    error = abs(float(values.mean()) - exact)
+    # 1e-12 is for rounding errors, if every value is exact.
+    return Evidence(error, T_QUANTILE * float(values.std(ddof=1)) / sqrt(len(values)) + 1e-12, note)
+
+
 @claim(
     "Tilted sampling, one point",
     id="T3",
@@ -132,20 +144,10 @@ def segment(g: float, curvature: float, eta: float) -> tuple[float, float]:
 def one_point_is_a_lower_bound(estimate: Estimate = tilted_values, seed: int = 0) -> Iterator[Evidence]:
     """The expected value from one tilted point is E_q f - eta KL(q|nu), which is at most the risk."""
     for g, c, eta in product((0.0, 1.0), (-1.0, 0.5), (0.2, 0.5, 1.0, 5.0)):
-        risk, bound = segment(g, c, eta)
-        yield Evidence(bound - risk, 1e-11, "the bound, by quadrature")  # the accuracy of the quadrature
+        risk, bound = risk_and_lower_bound(g, c, eta)
+        yield Evidence(bound - risk, 1e-11, "the bound and the risk, by quadrature")
         values = estimate(Ball(inf, 1.0), eta, (g,), c, 0, (CALLS, 100), seed)
         yield _mean_is(values, bound, f"g {g:g}, c {c:g}, eta {eta:g}")
-
-
-CALLS = 40
-TAIL = float(student.isf(TEST_LEVEL / 2, CALLS - 1))
-
-
-def _mean_is(values: Any, exact: float, note: str) -> Evidence:
-    error = abs(float(values.mean()) - exact)
-    # If each value is exact, only rounding remains.
-    return Evidence(error, TAIL * float(values.std(ddof=1)) / sqrt(len(values)) + 1e-12, note)
 
 
 @one_point_is_a_lower_bound.mutant("uses two points instead of one")
@@ -162,10 +164,10 @@ def _(ball: Ball, eta: float, g: tuple[float, ...], curvature: float, level: int
     error_level=12 * TEST_LEVEL,
 )
 def inner_expectation_is_unbiased(estimate: Estimate = tilted_values, seed: int = 0) -> Iterator[Evidence]:
-    """The inner expectation of the dual is estimated without bias, also if the tilt is random (retilt)."""
+    """The estimate of the inner expectation of the dual is unbiased, also if the tilt is random (retilt)."""
     for retilt, c, eta in product((0, 1, 2), (-1.0, 0.5), (0.5, 2.0)):
-        risk, _ = segment(1.0, c, eta)
-        # exp(value/eta) of a data point is the mean over its 2^7 points.
+        risk, _ = risk_and_lower_bound(1.0, c, eta)
+        # exp(value/eta) of a data point is the mean of exp(f/eta) nu/q over its 2^7 points.
         values = np.exp(
             estimate(Ball(inf, 1.0), eta, (1.0,), c, 7, (CALLS, 1), seed, Tilted(retilt=retilt)) / eta
         )
@@ -182,8 +184,8 @@ def _(ball: Ball, eta: float, *rest: Any) -> Any:
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 
 
-def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Array]]) -> Any:
-    """The means of the value and of sum_i w_i x_i over all draws of 2^level points of q; x = (1, -2, 0.5)."""
+def _mean_over_draws(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Array]]) -> Any:
+    """The mean value and gradient over all draws of 2^level points from q, with gradients 1, -2 and 0.5."""
     picks = np.array(list(product(range(len(f)), repeat=2**level)))
     chance = np.array([prod(q[k] for k in row) for row in picks])
     value, weights = solve(array(np.asarray(f)[picks]))
@@ -208,34 +210,34 @@ def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Arra
 def rt_mlmc_with_tilted_points(
     f: list[float], s: list[float], eta: float, level: int, weights: Weights = signed_weights
 ) -> Iterator[Evidence]:
-    """RT-MLMC with tilted points has the expectation of its level L."""
+    """RT-MLMC with tilted points has the same expectation as the estimator of level L."""
     nu = np.array([0.5, 0.25, 0.25])
     mass = float(nu @ np.exp(s))
     q = nu * np.exp(s) / mass
-    shifted = np.array(f) + eta * (log(mass) - np.array(s))
+    shifted = np.array(f) + eta * (log(mass) - np.array(s))  # f + eta log(nu/q)
 
     def solve(telescoping: bool) -> Callable[[Array], tuple[Array, Array]]:
         return lambda rows: weights(rows, eta, ENTROPIC, telescoping=telescoping)
 
-    shares = RTMLMC(level).probabilities
-    random = sum(p * (_mean(shifted, q, k, solve(True)) / p) for k, p in enumerate(shares))
-    single = _mean(
+    probabilities = RTMLMC(level).probabilities
+    rt_mlmc = sum(p * (_mean_over_draws(shifted, q, k, solve(True)) / p) for k, p in enumerate(probabilities))
+    level_L = _mean_over_draws(
         shifted, q, level, lambda rows: row_solver.solve_closed_form(to_numpy(rows), eta, "entropic")
     )
     rounding = 2.0**-44 * (1 + float(np.max(np.abs(shifted)))) * (1 + 1 / eta)
-    yield Evidence(float(np.max(np.abs(random - single))), rounding, "the value and the gradient")
+    yield Evidence(float(np.max(np.abs(rt_mlmc - level_L))), rounding, "the value and the gradient")
     top = float(np.max(f))
     risk = top + eta * log(float(nu @ np.exp((np.array(f) - top) / eta)))
-    yield Evidence(single[0] - risk, rounding, "level L is at most the risk of the reference distribution")
+    yield Evidence(level_L[0] - risk, rounding, "level L is at most the risk of the reference distribution")
 
 
-@rt_mlmc_with_tilted_points.mutant("omits the constant of level 0")
+@rt_mlmc_with_tilted_points.mutant("omits level 0")
 def _(rows: Array, eta: float, phi: Any, *, telescoping: bool) -> tuple[Array, Array]:
     value, w = signed_weights(rows, eta, phi, telescoping=telescoping)
     return (0 * value, 0 * w) if rows.shape[-1] == 1 else (value, w)
 
 
-G = (1.0, -0.5, 0.25)  # a gradient; the tilt is G/eta in units of the radius
+G = (1.0, -0.5, 0.25)  # a gradient; on the unit ball the tilt is G/eta
 
 
 @claim(
@@ -253,17 +255,17 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Ite
     etas = [10.0**-k for k in range(1, 6)]
     best = {2.0: g / size, inf: np.sign(g)}
     for norm, rate in ((2.0, 0.5), (inf, 1.0)):
-        away = []
+        distances = []
         for eta in etas:
             points, _ = tilted_sample(sample, norm, tuple(v / eta for v in G), 4000, seed)
-            off = points - best[norm]
-            # The mean square in norm 2, the mean of the largest coordinate in norm inf.
-            away.append(
-                sqrt(float(np.mean(np.sum(off * off, axis=-1))))
+            offset = points - best[norm]
+            # The root mean square distance for norm 2, the largest mean distance of a coordinate for inf.
+            distances.append(
+                sqrt(float(np.mean(np.sum(offset * offset, axis=-1))))
                 if norm == 2
-                else float(np.mean(np.abs(off), axis=0).max())
+                else float(np.mean(np.abs(offset), axis=0).max())
             )
-        # E|b - g/|g||^2 = 2 (1 - E x) <= (d+1)/t with t = |g|/eta, and E(1 - |b_j|) <= eta/|g_j|.
+        # With u = g/|g|, E|b - u|^2 <= 2 (1 - E b.u) <= (d + 1) eta/|g|; and E(1 - |b_j|) <= eta/|g_j|.
         bound = [sqrt(4 * eta / size) if norm == 2 else eta / min(map(abs, G)) for eta in etas]
         curve = Curve(
             f"norm {norm:g}",
@@ -271,11 +273,11 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Ite
             "distance to the FGM point",
             "exact bound",
             tuple(etas),
-            tuple(away),
+            tuple(distances),
             tuple(bound),
         )
         yield curve
-        # With 4000 points the mean is accurate to about 2 %; the bound is the limit for small eta.
+        # With 4000 points the mean is accurate to about 2 %. For small eta it tends to the bound.
         yield curve.below_bound(NORMAL_QUANTILE * 0.02)
         yield curve.exactly(rate, 0.05)
 
@@ -304,13 +306,10 @@ def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) ->
             _, log_w = tilted_sample(sample, norm, tuple(v / eta for v in G), n, seed)
             terms = np.expm1(log_w) ** 2
             spread.append(sqrt(float(terms.mean())))
-            root = expm1(ball_log_mgf([v / eta for v in G], norm))
-            exact.append(sqrt(root * (2 + root)))
-            yield Evidence(
-                abs(float(terms.mean()) - exact[-1] ** 2),
-                NORMAL_QUANTILE * float(terms.std()) / sqrt(n),
-                f"eta {eta:g}",
-            )
+            excess = expm1(ball_log_mgf([v / eta for v in G], norm))  # E_nu exp(g.b/eta) - 1
+            exact.append(sqrt(excess * (2 + excess)))
+            slack = NORMAL_QUANTILE * float(terms.std()) / sqrt(n)
+            yield Evidence(abs(float(terms.mean()) - exact[-1] ** 2), slack, f"eta {eta:g}")
         curve = Curve(
             f"norm {norm:g}",
             "eta/rho",
@@ -321,7 +320,7 @@ def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) ->
             tuple(exact),
         )
         yield curve
-        # At eta = 1 the weights are not yet close to 1; the sampling error of the root is 1 %.
+        # The slack covers eta = 1, where the weights are not close to 1, and a sampling error of 1 %.
         yield curve.exactly(-1.0, 0.05)
 
 
@@ -346,7 +345,7 @@ def _bowl_risk(eta: float) -> float:
 def bowl_values(
     proposal: Tilted | Uniform, eta: float, level: int, runs: int, seed: int
 ) -> tuple[Any, float]:
-    """`runs` estimates of that risk from 2^level points, and their mean excess over their two halves."""
+    """`runs` estimates of this risk from 2^level points, and their mean excess over estimates from halves."""
     xp = active().namespace
 
     def loss(x: Array, i: Array) -> Array:
@@ -384,7 +383,7 @@ def more_points_tighten(values: Any = bowl_values, seed: int = 0) -> Iterator[Ev
     levels = range(1, 6)
     for level in levels:
         value, gain = values(Tilted(), eta, level, runs, seed)
-        # For every draw, the log of a mean is at least the mean of the logs of its halves.
+        # On every draw, the log of a mean is at least the mean of the logs for the two halves.
         yield Evidence(-gain, 2.0**-44 * (1 + abs(risk)), f"{2**level} points and their halves")
         error = NORMAL_QUANTILE * float(value.std()) / sqrt(runs)
         yield Evidence(float(value.mean()) - risk, error, f"{2**level} points are below the risk")
@@ -406,7 +405,7 @@ def more_points_tighten(values: Any = bowl_values, seed: int = 0) -> Iterator[Ev
     yield Evidence(-min(biases["tilted"][:few]), 0.0, "the bias of two and of four points is positive")
 
 
-@more_points_tighten.mutant("tilts and solves with different eta")
+@more_points_tighten.mutant("adds 0.1 eta log10(n) to the value")
 def _(proposal: Any, eta: float, level: int, runs: int, seed: int) -> tuple[Any, float]:
     value, gain = bowl_values(proposal, eta, level, runs, seed)
     return value + 0.1 * eta * log10(2.0**level), gain

@@ -51,8 +51,8 @@ BURG = cressie_read(0.0)
     formula=r"\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty\ \text{or}\ \text{dom}\,\phi=\mathbb{R}_+"
     r" \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
     r" \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
-    assumptions="searched over finite distributions, where max f - R <= e E[max f - f] + eta E phi(zeta_e); "
-    "zeta_e is e away from the maximum, and e is 0 or eta/range(f)",
+    assumptions="finite distributions, for which max f - R <= e E[max f - f] + eta E phi(zeta_e); the "
+    "density zeta_e is e where f < max f, with e = 0 if phi(0) is finite, and else e = eta/range(f)",
     quote=r"Assume either one of the following conditions hold: [...] "
     r"$\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty$; [...] "
     r"$\lim_{t\to\infty}\frac{\phi(t)}{t}=\infty$, $\text{dom}(\phi) = \mathbb{R}_+$.",
@@ -63,8 +63,8 @@ BURG = cressie_read(0.0)
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "If phi is infinite near 0, some mass stays on small losses for every eta. The proof drops eta E "
-        "phi*, which then does not vanish.",
+        "If phi is infinite near 0, some mass stays on small losses for every eta. The proof drops the term "
+        "eta E phi*, which does not vanish in this case.",
     ),
     examples=150,
     problem=problems(),
@@ -99,9 +99,9 @@ def _no_density_below_a_half() -> Evidence:
     return Evidence(
         1 - max(values),
         0.0,
-        "phi = abs(x - 1) on [1/2, inf) and infinite elsewhere, f = (0, 1) with probability 1/2 each: f = "
-        f"0 keeps at least the weight 1/4, so R <= 3/4 for every eta, while max f = 1. R = {shown} at eta = "
-        "0.1, 0.01, 1e-4",
+        "phi = abs(x - 1) on [1/2, inf) and infinite elsewhere, f = (0, 1) with probability 1/2 each: the "
+        "weight of f = 0 is at least 1/4, so R <= 3/4 for every eta, while max f = 1. At eta = 0.1, 0.01, "
+        f"1e-4, R = {shown}",
     )
 
 
@@ -113,11 +113,11 @@ risk_tends_to_the_maximum.mutant("returns the multiplier as the value")(MULTIPLI
 
 # --- An infinite phi(0) ---------------------------------------------------------------------------
 
-X = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)  # 1/eta
+INVERSE_ETAS = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)
 
 
 @claim(
-    "Proposition 1, popping phi with phi(0) infinite",
+    "Proposition 1, phi with phi(0) infinite",
     id="B3",
     part_of="B1",
     verdict=Verdict.HOLDS,
@@ -126,23 +126,23 @@ X = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)  # 1/eta
     assumptions="phi is finite on (0, infinity) and infinite at 0",
 )
 def burg_is_consistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """Burg's phi, infinite at 0, is consistent: for two losses the gap is about eta log(1/eta)/2."""
+    """Burg's phi, infinite at 0, is consistent: for two losses max f - R is about eta log(1/eta)/2."""
     gaps, problem = [], InnerProblem((0.0, 1.0), 1.0)
-    for x in X:
+    for x in INVERSE_ETAS:
         eta = 1 / x
         gap = 1 - float(solved(solve, replace(problem, eta=eta), BURG).value)
         e = 2 * eta / (1 + eta + sqrt(1 + eta**2))
         exact = e / 2 - eta / 2 * log(e * (2 - e))
         gaps.append(gap)
-        yield Evidence(abs(gap - exact), ROUNDING, f"eta = {eta:.0e}: the gap is {gap:.6g}")
+        yield Evidence(abs(gap - exact), ROUNDING, f"eta = {eta:.0e}: max f - R = {gap:.6g}")
     curve = Curve(
-        "max f - R, Burg's phi", "1/eta", "max f - R", "(eta/2)(1 + log(1/eta))", X, tuple(gaps),
-        tuple((1 + log(x)) / (2 * x) for x in X),
+        "max f - R, Burg's phi", "1/eta", "max f - R", "(eta/2)(1 + log(1/eta))", INVERSE_ETAS,
+        tuple(gaps), tuple((1 + log(x)) / (2 * x) for x in INVERSE_ETAS),
     )  # fmt: skip
     yield curve
     yield curve.below_bound()
-    # x^-1 log x has the local exponent -1 + 1/log x.
-    yield curve.at_most(-1.0, 1 / log(X[0]))
+    # log(x)/x has the local exponent -1 + 1/log x.
+    yield curve.at_most(-1.0, 1 / log(INVERSE_ETAS[0]))
 
 
 burg_is_consistent.mutant("uses the entropic phi")(with_divergence(lambda d: ENTROPIC))
@@ -158,15 +158,15 @@ burg_is_consistent.mutant("uses the entropic phi")(with_divergence(lambda d: ENT
     formula=r"\mu^*_{z,\eta} \ge \text{ess.sup}_{\nu_z} f\quad\text{for small}\ \eta",
     assumptions="phi superlinear and finite on [0, infinity)",
     quote=r"Therefore, $\mu_{z,\eta}^*\ge \esssup_{\nu_z}~f$",
-    correction="mu* <= ess-sup f for every eta and every phi >= 0; for the entropic phi mu* < ess-sup f "
+    correction="mu* <= ess-sup f for every eta and every phi >= 0; for the entropic phi, mu* < ess-sup f "
     "unless f is constant",
     corrected=r"\phi\ge 0:\quad \min f\le\mu^*\le\max f\ \text{for every}\ \eta,\qquad"
     r" \mu^*_{\text{entr}} = R_\eta < \max f",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.REPAIR,
-        "For the entropic phi, mu* is the risk itself, which lies below the largest loss. The proposition "
-        "can be proved without this step, and B1 checks it.",
+        "For the entropic phi, mu* is the risk itself, which is below the largest loss. Proposition 1 can be "
+        "proved without this step; B1 checks it.",
     ),
     problem=problems(),
     d=st.sampled_from([ENTROPIC, QUADRATIC, cressie_read(2.0), cressie_read(1.5), cressie_read(3.0)]),
@@ -178,7 +178,7 @@ def multiplier_is_above_the_maximum(
     """For small eta the optimal multiplier is at least the largest loss."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
     below = max(small.charged) - float(solved(solve, small, d).mu)
-    return Evidence(below, value_tolerance(small) + ROUNDING * small.eta, f"mu* is {below:.4g} below")
+    return Evidence(below, value_tolerance(small) + ROUNDING * small.eta, f"max f - mu* = {below:.4g}")
 
 
 CENTRED = cressie_read(2.0)  # (x - 1)^2/2: Example 3 made nonnegative, as Definition 1 requires
@@ -190,13 +190,13 @@ CENTRED = cressie_read(2.0)  # (x - 1)^2/2: Example 3 made nonnegative, as Defin
 )
 def _multiplier_below(solve: Solver = worst_case) -> Iterator[Evidence]:
     problem = InnerProblem((0.0, 1.0), 0.1)
-    words = {
+    notes = {
         ENTROPIC: "entropic phi, mu* = 0.1 log((1 + e^10)/2)",
-        CENTRED: "phi = (x - 1)^2/2 on [0, inf), mu* = 1 - eta because E(f - mu* + eta)_+ = eta",
+        CENTRED: "phi = (x - 1)^2/2 on [0, inf), E(f - mu* + eta)_+ = eta, so mu* = 1 - eta",
     }
-    for d, shown in words.items():
+    for d, note in notes.items():
         mu = float(solved(solve, problem, d).mu)
-        yield Evidence(1 - mu, 0.0, f"f = (0, 1) with probability 1/2 each, eta = 0.1, {shown}: {mu:.4f} < 1")
+        yield Evidence(1 - mu, 0.0, f"f = (0, 1) with probability 1/2 each, eta = 0.1, {note} = {mu:.4f} < 1")
 
 
 multiplier_is_above_the_maximum.mutant("returns the largest loss as mu")(
@@ -217,7 +217,7 @@ ETAS = (10.0, 1.0, 0.1, 1e-3, 1e-6, 1e-12)
     r"\ \text{for every}\ \eta>0,\ \text{not}\ \to 1",
 )
 def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """The indicator is not consistent: its risk is independent of eta and below the maximum."""
+    """The indicator is not consistent: its risk does not depend on eta and is below the maximum."""
     for alpha in (1.0, 0.5, 0.3, 0.01):
         x, p = uniform_losses.graded((1 - alpha,))
         gaps = [
@@ -251,7 +251,7 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "The reference distribution ignores the values of f on sets of measure zero; the maximum does not.",
+        "Values of f on a set of measure zero can change the maximum, but do not change the risk.",
     ),
     corrected=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
     problem=problems(),
@@ -261,14 +261,14 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
 def limit_is_the_essential_supremum(
     problem: InnerProblem, d: Divergence, ratio: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The risk tends to the essential supremum; the loss on sets of measure zero does not matter."""
+    """The risk tends to the essential supremum of f; values on sets of measure zero do not matter."""
     unit = problem.spread or 1.0
     peak = InnerProblem((*problem.f, max(problem.f) + unit), ratio * unit, (*problem.probabilities, 0.0))
     got, top = float(solved(solve, peak, d).value), max(problem.charged)
     yield Evidence(got - top, value_tolerance(peak), "at most the essential supremum")
     bound = shortfall_bound(peak, d)
     yield Evidence.at_most(
-        top - got, bound, 2 * value_tolerance(peak) + ROUNDING * bound, "below it by at most the bound"
+        top - got, bound, 2 * value_tolerance(peak) + ROUNDING * bound, "max f - R is at most the bound"
     )
 
 
@@ -280,8 +280,8 @@ def _one_point() -> Evidence:
     return Evidence(
         1 - max(values),
         0.0,
-        f"f = 1 at one point of the ball and 0 elsewhere, entropic phi: f = 0 with probability 1, so R = "
-        f"{max(values):g} for every eta, while max f = 1",
+        "f = 1 at one point of the ball and 0 elsewhere, entropic phi: f = 0 with probability 1, so "
+        f"R = {max(values):g} for every eta, while max f = 1",
     )
 
 
@@ -305,25 +305,25 @@ def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
     id="B7-mean",
     verdict=Verdict.CORRECTED,
     formula=r"\lim_{\eta\to 0}\text{Optval} \ge \text{ess.sup}_{\nu_z} f",
-    assumptions="f(x) = x, two data points 0 and 1, rho = 1/4, absolute value and hinge",
+    assumptions="f(x) = x, the data points 0 and 1, rho = 1/4, phi the absolute value or the hinge",
     quote=r"By taking $\eta\to0$ both sides, we find "
     r"$\mathrm{Optval}\eqref{Eq:primal:WDRO:phi:reg} \ge \esssup_{\nu_z}~f.$",
     correction="take the mean of the right-hand side over the data",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The optimal value is a mean over the data, whereas z is one data point.",
+        "The left-hand side is a mean over the data, but the right-hand side concerns one data point z.",
     ),
     corrected=r"\lim_{\eta\to 0}\text{Optval} ="
     r" \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
 )
 def limit_is_a_mean_over_data(risk: Risk = risk_of_data) -> Iterator[Evidence]:
-    """With several data points the limit is the mean of the essential suprema."""
+    """With several data points, the limit is the mean over them of the essential suprema."""
     z = array([0.0, 1.0])[:, None]
     for d in (ABSOLUTE, HINGE):
         for eta in (0.1, 0.01, 1e-3, 1e-6):
             missing = 2 * RHO - uniform_losses.optimal_value(eta, d.family or "", G=2 * RHO)
-            # The kink lies in one panel of width 2 rho/panels, and the error is at most `missing`.
+            # The kink lies in one panel, of width 2 RHO/PANELS, and the error is at most `missing`.
             tolerance = min(2 * RHO / PANELS**2, missing) + ROUNDING
             error = abs(0.5 + RHO - missing - risk(z, eta, d))
             yield Evidence(error, tolerance, f"{d.name}, eta = {eta}")

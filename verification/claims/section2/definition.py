@@ -43,14 +43,14 @@ GRID = [0.25 * k for k in range(33)]
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
     quote=r"Consider $\phi(x) = \frac{1}{2}(x^2-1), x\ge0$.",
     correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket down by eta phi'(1) (C2)",
-    remark="For every phi, phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and worst case, "
-    "with mu* larger by eta phi'(1).",
+    remark="For every phi, the function phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and "
+    "worst case; its mu* is larger by eta phi'(1).",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
-        "Definition 1 requires phi >= 0, and Example 3 is negative on [0, 1). The formulas of Example 3 hold "
-        "(E3), but Algorithm 2 can fail for it: the bracket of Proposition 2, which is correct for "
-        "every phi >= 0 (C1), need not contain mu*.",
+        "Definition 1 requires phi >= 0, but the phi of Example 3 is negative on [0, 1). The formulas of "
+        "Example 3 hold (E3), but Algorithm 2 can fail: the bracket of Proposition 2 is correct for every "
+        "phi >= 0 (C1), and need not contain mu* for this phi.",
     ),
     corrected=r"\tilde\phi(x) = \phi(x) - g\,(x-1),\ g\in\partial\phi(1):\quad \tilde\phi\ge 0,"
     r"\quad \tilde R = R,\quad \tilde\mu^* = \mu^* + \eta g",
@@ -60,25 +60,25 @@ GRID = [0.25 * k for k in range(33)]
 def centred_phi_keeps_the_definition(
     problem: InnerProblem, d: Divergence, repair: Callable[[Divergence], Divergence] = centred
 ) -> Iterator[Evidence]:
-    """phi minus its tangent at 1 is convex and nonnegative, is 0 at 1, and gives the same risk."""
+    """phi minus its tangent at 1 is convex, nonnegative and 0 at 1, and gives the same risk."""
     c = repair(d)
     values = to_floats(c.phi(array(GRID)))
     yield Evidence(-min(values), ROUNDING, f"phi >= 0: the smallest value is {min(values):.4g}")
     yield Evidence(abs(to_floats(c.phi(array([1.0])))[0]), ROUNDING, "phi(1) = 0")
     yield Evidence(0.0 if to_floats(c.phi(array([-1e-3])))[0] == inf else inf, 0.0, "infinite below 0")
-    bends = [
+    concavity = [
         2 * b - (a + e)
         for a, b, e in zip(values, values[1:], values[2:], strict=False)
         if isfinite(b) or isfinite(a + e)
     ]
-    yield Evidence(max(bends), ROUNDING * max(v for v in values if isfinite(v)), "convex on a grid")
+    yield Evidence(max(concavity), ROUNDING * max(v for v in values if isfinite(v)), "convex on a grid")
     exact, solution = exact_value(problem, d), solved(worst_case, problem, c)
     yield value_is(solution, exact, problem)
     mu = float(solution.mu) - problem.eta * d.slope1
-    before = definitions.dual_objective(problem.f, mu, *oracle_arguments(problem, d))
-    # mu - eta has a rounding error of the size of eta, and the dual is flat there.
+    dual = definitions.dual_objective(problem.f, mu, *oracle_arguments(problem, d))
+    # Subtracting eta phi'(1) from mu adds a rounding error relative to eta.
     slack = value_tolerance(problem) + ROUNDING * problem.eta
-    yield Evidence(abs(definitions.exact_difference(before, exact)), slack, "the multiplier")
+    yield Evidence(abs(definitions.exact_difference(dual, exact)), slack, "the dual at mu* - eta phi'(1)")
 
 
 @centred_phi_keeps_the_definition.counterexample(margin=0.5)
@@ -97,9 +97,9 @@ def _bracket_of_example_3() -> Evidence:
     return Evidence(
         low - mu,
         0.0,
-        f"phi of Example 3, f = {problem.f} with probability 1/2 each, eta = 1: E(f - mu)_+ = eta gives mu* "
-        f"= 0.05 - 1 = {mu:.4g}, outside the printed bracket [{low:g}, {high:g}] of Algorithm 2; after 60 "
-        f"halvings the weights sum to {out.h + 1:.4g} instead of 1",
+        f"phi of Example 3, f = {problem.f} with probability 1/2 each, eta = 1: E(f - mu*)_+ = eta gives "
+        f"mu* = 0.05 - 1 = {mu:.4g}, outside the printed bracket [{low:g}, {high:g}] of Algorithm 2; after "
+        f"60 bisection steps the weights sum to {out.h + 1:.4g} instead of 1",
     )
 
 
@@ -135,7 +135,7 @@ def constraint_is_redundant(
     solve: Solver = worst_case,
     primal: Callable[..., Array] = primal_value,
 ) -> Iterator[Evidence]:
-    """Points outside the ball get no weight and do not affect the value, without the constraint."""
+    """Even without the constraint, points outside the ball get no weight and do not affect the value."""
     m, k = len(problem.f), len(outside)
     width = max(problem.spread, problem.eta)
     far = tuple(max(problem.f) + v * width for v in outside)
@@ -145,7 +145,8 @@ def constraint_is_redundant(
     yield value_is(solution, exact_value(problem, d), problem)
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
     reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.distribution))
-    yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass outside the ball gives {reached}")
+    note = f"with a little mass outside the ball, the primal value is {reached}"
+    yield Evidence(0.0 if reached == -inf else inf, 0.0, note)
 
 
 constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_p)
@@ -164,11 +165,11 @@ Conjugate: TypeAlias = Callable[[Divergence, float, float], float]
 
 
 def supremum(s: float, eta: float, family: str, parameter: float | None) -> tuple[Any, Any]:
-    """The maximum of s x - eta phi(x) over x >= 0 and its place, by doubling and golden section."""
+    """The maximum of s x - eta phi(x) over x >= 0 and the maximiser, by doubling and golden section."""
     with mp.workdps(definitions.DIGITS):
 
         def at(x: Any) -> Any:
-            # The exact domain of the indicator: definitions.phi admits weights outside by rounding.
+            # definitions.phi extends the domain of the indicator by a rounding error; here it is exact.
             outside = family == "indicator" and x * mp.mpf(parameter) > 1
             cost = mp.inf if outside else definitions.phi(x, family, parameter)
             return mp.mpf(s) * x - mp.mpf(eta) * cost
@@ -178,9 +179,9 @@ def supremum(s: float, eta: float, family: str, parameter: float | None) -> tupl
             high *= 2
             if high > mp.mpf(2) ** 200:
                 return mp.inf, mp.inf
-        # In -x, so that the search moves towards 0 outside the domain; 0.618^100 = 1e-21.
-        least, place = definitions.golden_section(lambda y: -at(-y), -high, mp.mpf(0), steps=100)
-        return -least, -place
+        # Golden section moves right where the function is infinite: as a function of -x, towards x = 0.
+        least, minimiser = definitions.golden_section(lambda y: -at(-y), -high, mp.mpf(0), steps=100)
+        return -least, -minimiser
 
 
 def scaled_conjugate(d: Divergence, s: float, eta: float) -> float:
@@ -203,15 +204,15 @@ def conjugate_of_eta_phi(
 ) -> Iterator[Evidence]:
     """The conjugate of eta phi at s is eta phi*(s/eta)."""
     if abs(ratio - d.recession) < 1e-6:
-        return  # the maximiser exceeds a million or is infinite: rounding of s/eta decides which
+        return  # the rounding of s/eta decides whether the maximiser is infinite or just large
     s = ratio * eta
-    exact, where = supremum(s, eta, d.family or "", d.parameter)
+    exact, maximiser = supremum(s, eta, d.family or "", d.parameter)
     got = conjugate(d, s, eta)
     if exact == mp.inf or got == inf:
-        yield Evidence(0.0 if exact == got else inf, 0.0, f"infinite: {exact == mp.inf}")
+        yield Evidence(0.0 if exact == got else inf, 0.0, f"the exact value is {exact}, phi* gives {got}")
         return
-    # phi* has slope x*, so rounding s costs x* s; the rounding of phi* is relative to phi* + 1.
-    scale = abs(s) * float(where) + eta + abs(float(exact))
+    # (eta phi)* has the slope x* (the maximiser), so a rounding error of s is multiplied by x*.
+    scale = abs(s) * float(maximiser) + eta + abs(float(exact))
     yield Evidence(abs(definitions.exact_difference(got, exact)), ROUNDING * scale)
 
 
@@ -236,7 +237,7 @@ def risk_of_line(G: float, eta: float, d: Divergence) -> float:
     verdict=Verdict.CORRECTED,
     formula=r"R(\theta;z) = \sup_{\gamma} \left\{ \mathbb{E}_{z'\sim\gamma}[f_\theta(z)]"
     r" - \eta\,\mathbb{E}_{z'\sim\nu_z}\left[\phi\left(\frac{d\gamma(z')}{d\nu_z(z')}\right)\right] \right\}",
-    assumptions="f(z') = G z' on the ball [0, 1] around z = 1/2, so that its losses are uniform on [0, G]",
+    assumptions="f(z') = G z' on the ball [0, 1] around z = 1/2, so that the losses are uniform on [0, G]",
     quote=r"$R(\theta;z)=\sup_{\gamma\in\cP(\cZ)}$ [...] $\bE_{z'\sim\gamma}[f_{\theta}(z)]$",
     correction="f_theta(z') in place of f_theta(z), as in the proof of Theorem 1",
     assessment=Assessment(
@@ -248,11 +249,11 @@ def risk_of_line(G: float, eta: float, d: Divergence) -> float:
     r" - \eta\,\mathbb{E}_{z'\sim\nu_z}\left[\phi\left(\frac{d\gamma(z')}{d\nu_z(z')}\right)\right] \right\}",
 )
 def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
-    """With the loss at z', the risk of uniform losses has the closed forms, for the paper's five phi."""
+    """With f(z') in place of f(z), the risk has the known closed forms for the five phi of the paper."""
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)):
         for G, eta in ((1.0, 1.0), (1.0, 0.5), (1.0, 0.125), (2.0, 0.2), (0.5, 3.0)):
             exact = uniform_losses.optimal_value(eta, d.family or "", d.parameter, G)
-            # A kink lies in one panel of width 1/panels, where the integrand is off by at most G/panels.
+            # A kink lies in one panel, of width 1/PANELS; the integrand is off by at most G/PANELS there.
             tolerance = ROUNDING if d is ENTROPIC else G / PANELS**2
             yield Evidence(abs(risk(G, eta, d) - exact), tolerance, f"{d.name}, G = {G}, eta = {eta}")
 
@@ -268,8 +269,8 @@ def _loss_at_the_centre() -> Evidence:
     return Evidence(
         exact - printed,
         0.0,
-        "f(z') = z' on the ball [0, 1] around z = 1/2, entropic phi, eta = 1: as printed R = f(1/2) = "
-        f"{printed}; with z' it is log E exp(z') = log(e - 1) = {exact:.6f}",
+        "f(z') = z' on the ball [0, 1] around z = 1/2, entropic phi, eta = 1: the printed formula gives "
+        f"R = f(1/2) = {printed}; the corrected one gives R = log E exp(z') = log(e - 1) = {exact:.6f}",
     )
 
 
@@ -295,8 +296,8 @@ def volume_in_space(ball: Ball, d: int) -> float:
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "The ball is defined as a subset of Z, so near the boundary of Z it has less volume.",
-        reading="the ball is a subset of Z, as in the definition of the introduction",
+        "The ball is defined as a subset of Z, so it has less volume near the boundary of Z.",
+        reading="the ball is a subset of Z, as defined in the introduction",
         others=(Reading("every ball around a data point lies in the interior of Z", "true"),),
     ),
     corrected=r"Z=\mathbb{R}^d:\quad \text{vol}(B_\rho(z)) = \rho^d\,\text{vol}(B_1(0))",
@@ -305,7 +306,7 @@ def volume_in_space(ball: Ball, d: int) -> float:
 def volume_does_not_depend_on_the_centre(
     volume: Callable[[Ball, int], float] = volume_in_space, seed: int = 0
 ) -> Iterator[Evidence]:
-    """In R^d the volume of the ball is the same around every z, and has the textbook value."""
+    """In R^d the volume of the ball does not depend on its centre, and has the textbook value."""
     rng = np.random.default_rng(seed)
     xp = active().namespace
     for norm in (1.0, 2.0, inf):

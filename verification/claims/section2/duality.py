@@ -55,16 +55,16 @@ from phiball.verification.oracles.exact_solver import solve_exactly, solve_exten
     formula=r"\sup_{\zeta\ge 0,\ \mathbb{E}[\zeta]=1}"
     r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
     r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
-    assumptions="eta > 0; expectations are under the reference distribution of one z, and the risk is their "
-    "mean over z",
+    assumptions="eta > 0; expectations are under the reference distribution of one data point z; the risk is "
+    "the mean over z",
     quote=r"Then for any $\eta>0$, it holds that [...] "
     r"$\eqref{Eq:primal:WDRO:phi:reg} = \eqref{Eq:dual:WDRO:phi:reg}$",
     correction="assume that phi is finite in a neighbourhood of 1, or that f is bounded above",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "If phi is infinite below 1, only the uniform distribution is feasible and the primal value is E "
-        "f; if in addition f is unbounded, the dual value can be infinite.",
+        "If phi is infinite below 1, only the uniform distribution is feasible and the primal value is E f; "
+        "if f is also unbounded, the dual value can be infinite.",
     ),
     corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
     r" \;\Rightarrow\; \text{primal} = \text{dual}",
@@ -78,9 +78,9 @@ def strong_duality(problem: InnerProblem, d: Divergence, solve: Solver = worst_c
     tolerance = value_tolerance(problem)
     primal = solve_exactly(problem.f, *instance).value
     dual = definitions.dual_minimum(problem.f, *instance)
-    # The dual search ends at 2e-19 of an interval at least a few eta wide.
+    # The search for mu ends at 2e-19 of an interval that is at least a few eta wide.
     apart = abs(definitions.exact_difference(primal, dual))
-    yield Evidence(apart, tolerance + 1e-18 * problem.eta, "the exact primal and dual")
+    yield Evidence(apart, tolerance + 1e-18 * problem.eta, "the exact primal and dual values")
 
     solution = solved(solve, problem, d)
     mass = sum(Fraction(w) for w in to_floats(solution.weights))
@@ -88,8 +88,8 @@ def strong_duality(problem: InnerProblem, d: Divergence, solve: Solver = worst_c
     reached = definitions.primal_objective(problem.f, to_floats(solution.weights), *instance)
     short = abs(definitions.exact_difference(primal, reached))
     yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
-    bound = definitions.dual_objective(problem.f, float(solution.mu), *instance)
-    yield Evidence(abs(definitions.exact_difference(bound, primal)), tolerance, "the dual at mu")
+    at_mu = definitions.dual_objective(problem.f, float(solution.mu), *instance)
+    yield Evidence(abs(definitions.exact_difference(at_mu, primal)), tolerance, "the dual at mu")
     yield Evidence(abs(definitions.exact_difference(float(solution.value), primal)), tolerance, "the value")
 
 
@@ -97,18 +97,18 @@ def strong_duality(problem: InnerProblem, d: Divergence, solve: Solver = worst_c
     margin=1.0, meets=lambda: in_the_definition(lambda x: x - 1 if x >= 1 else inf)
 )
 def _no_interior() -> Evidence:
-    # phi = x - 1 on [1, inf) has phi* = s up to s = 1, and infinity beyond; f = -log|z| is Exp(1).
+    # phi*(s) = s for s <= 1 and infinity for s > 1; f has the exponential distribution with mean 1.
     eta = 1.0
-    primal = mp.quad(lambda z: -mp.log(z), [0, 1])  # zeta >= 1 with mean 1 is 1, at no cost
-    beyond = [mp.exp(-max(mu + eta, 0)) for mu in range(-50, 1000)]  # P(f > mu + eta)
-    dual = inf if min(beyond) > 0 else -inf
+    primal = mp.quad(lambda z: -mp.log(z), [0, 1])  # E f, as the only feasible zeta is 1
+    tails = [mp.exp(-max(mu + eta, 0)) for mu in range(-50, 1000)]  # P(f > mu + eta)
+    dual = inf if min(tails) > 0 else -inf
     return Evidence(
         dual - float(primal),
         0.0,
-        "phi = x - 1 on [1, inf) and infinite elsewhere, f = -log abs(z) for z uniform on [-1, 1], eta = "
-        "1: a density of mean 1 that is at least 1 equals 1, so the primal value is E f = "
-        f"{float(primal):.6g}; phi*(s) is infinite for s > 1, and f > mu + 1 with probability min(1, "
-        f"exp(-mu - 1)) > 0 for every mu, so the dual value is {dual}",
+        "phi = x - 1 on [1, inf) and infinite elsewhere, f = -log abs(z) for z uniform on [-1, 1], eta = 1: "
+        "a density that is at least 1 and has mean 1 equals 1, so the primal value is E f = "
+        f"{float(primal):.6g}; phi*(s) is infinite for s > 1, and f > mu + 1 with probability "
+        f"min(1, exp(-mu - 1)) > 0 for every mu, so the dual value is {dual}",
     )
 
 
@@ -136,7 +136,7 @@ strong_duality.mutant("ignores the reference distribution")(without_p)
     assumptions="finite support; the phi of Examples 1 to 5",
 )
 def strong_duality_by_cones(solve: Solver = worst_case) -> Iterator[Evidence]:
-    """The dual value equals the primal value of a conic solver, for the paper's five phi."""
+    """The dual value equals the primal value found by a conic solver, for the paper's five phi."""
     rng = np.random.default_rng(1)
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3)):
         for _ in range(40):
@@ -170,8 +170,8 @@ NODES = 200
     formula=r"\frac{dP_*(\omega)}{d\omega} = V_\rho^{-1}\,\mathbb{E}_{z\sim\hat P}"
     r"\left[1\{\omega\in B_\rho(z)\}\,\zeta_z^*(\omega)\right],\quad"
     r" \zeta_z^*(\omega) = (\eta\phi)^{*\prime}\left(f(\omega)-\mu_z^*\right)",
-    assumptions="phi strictly convex and superlinear, so that the pair (mu*, zeta*) exists; the ball is an "
-    "interval, and integrals are midpoint sums",
+    assumptions="phi is strictly convex and superlinear, so that the pair (mu*, zeta*) exists; the ball is "
+    "an interval, and integrals are midpoint sums",
     examples=40,
     d=st.sampled_from(SUPERLINEAR),
     eta=powers_of_ten(-2.0, 2.0),
@@ -206,7 +206,7 @@ def density_of_the_worst_case(
 
     f = np.sin(wave * x) + slope * x
     mixed = at(centres)
-    # zeta, of mean one and at most NODES, magnifies the rounding of f and mu by 1/eta.
+    # Rounding errors of f and mu are divided by eta in zeta.
     scale = ROUNDING * (3 + (3 + eta) / eta)
     yield Evidence(abs(float(np.sum(mixed) * h) - 1), scale, "the mass")
     cost = value = 0.0
@@ -218,7 +218,7 @@ def density_of_the_worst_case(
         cost += sum(float(definitions.phi(mp.mpf(v), d.family or "", d.parameter)) for v in zeta.tolist())
         value += float(solve_extended(f[z : z + NODES], eta, d.family or "", d.parameter)[0])
     primal = float(np.sum(mixed * f) * h) - eta * cost / (2 * NODES)
-    yield Evidence(abs(primal - value / 2), (3 + eta) * scale, "the primal value and the dual")
+    yield Evidence(abs(primal - value / 2), (3 + eta) * scale, "the primal value minus the dual value")
 
 
 @density_of_the_worst_case.mutant("solves with half of eta")
@@ -233,10 +233,10 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_{\nu_z}[\zeta_z^*]=1,\quad"
     r" \zeta_z^*(\omega) \in \partial(\eta\phi)^*\left(f(\omega)-\mu_z^*\right)",
-    assumptions="finite support, any phi",
-    remark="Theorem 1 (II) assumes a pair that uses the derivative of phi*. If phi* has a kink, such a "
-    "pair need not exist: for f = (0, 1) and the indicator with alpha = 3/4 the derivative is 0 or 4/3, so "
-    "the mass over the two points is 0, 2/3 or 4/3 for every mu, and never 1.",
+    assumptions="the support is finite; phi is any phi of Definition 1",
+    remark="Theorem 1 (II) assumes a pair (mu*, zeta*) in which zeta* is a derivative of phi*. If phi* has a "
+    "kink, such a pair need not exist: for f = (0, 1) and the indicator with alpha = 3/4 the derivative is 0 "
+    "or 4/3, so the mass of the two points is 0, 2/3 or 4/3 for every mu, and never 1.",
     problem=problems(),
     d=divergences(),
 )
@@ -250,15 +250,15 @@ def optimality_condition(
     instance = (problem.eta, d.family or "", d.parameter)
     eta, mu = mp.mpf(problem.eta), mp.mpf(float(solution.mu))
     with mp.workdps(definitions.DIGITS):
-        apart = []
+        gaps = []
         for v, q, gamma in zip(problem.f, problem.probabilities, w, strict=True):
             if q:
                 # Fenchel-Young: phi(x) + phi*(s) - s x >= 0, with equality for x in the subdifferential.
                 x, s = mp.mpf(gamma) / mp.mpf(q), (mp.mpf(v) - mu) / eta
                 young = definitions.phi(x, *instance[1:]) + definitions.conjugate(s, *instance[1:]) - s * x
-                apart.append(float(mp.mpf(q) * eta * young))
-    # The Fenchel gaps of the points add up to the duality gap, and share its rounding.
-    yield Evidence(max(map(abs, apart)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
+                gaps.append(float(mp.mpf(q) * eta * young))
+    # These gaps add up to the duality gap, so each has its tolerance.
+    yield Evidence(max(map(abs, gaps)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
     exact = solve_exactly(problem.f, *instance, problem.p).value
     reached = definitions.primal_objective(problem.f, w, *instance, problem.p)
     short = abs(definitions.exact_difference(exact, reached))
@@ -284,16 +284,16 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "If phi grows at most linearly, mass can be moved at bounded cost to ever smaller sets around the "
-        "maximum, and no density attains the supremum.",
+        "If phi grows at most linearly, mass can be moved to ever smaller sets around the maximum at bounded "
+        "cost, so the supremum need not be attained by a density.",
     ),
-    correction="true if phi is superlinear or the support is finite; for the absolute value and the hinge "
-    "under a distribution without atoms the supremum need not be attained",
+    correction="true if phi is superlinear or the support is finite; otherwise, as for the absolute value "
+    "and the hinge under a distribution without atoms, the supremum need not be attained",
     corrected=r"\exists\,\zeta^*\quad\text{if}\quad \lim_{t\to\infty}\frac{\phi(t)}{t}=\infty"
     r"\quad\text{or}\quad |\text{supp}\,\nu|<\infty",
 )
 def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
-    """R is attained by a density if phi is superlinear (f uniform), and by weights on finite support."""
+    """R is attained by a density for superlinear phi and uniform f, and by weights on finite supports."""
     for d in (ENTROPIC, QUADRATIC):
         for eta in (10.0, 1.0, 0.3, 0.05, 1e-3):
             breaks = (uniform_losses.optimal_multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
@@ -329,13 +329,12 @@ def _not_reached() -> Evidence:
         reached = (1 - moved**2) / 2 + moved * (1 - e / 2) - 2 * eta * moved
         short.append((dual - reached) / e)
         shown.append(f"{reached:.6g}")
-    note = f"f uniform on [0, 1], phi = abs(x - 1) on [0, inf), eta = {eta}: moving the mass 3/5 "
-    note += "at losses f <= 0.6"
     return Evidence(
         min(short),
         0.0,
-        f"{note} to losses in [1 - e, 1] gives {', '.join(shown)} for e = 0.1, 0.01, 0.001, below the "
-        f"supremum {dual:.4g} by 0.3 e; it is approached as e -> 0 and not attained",
+        f"f uniform on [0, 1], phi = abs(x - 1) on [0, inf), eta = {eta}: moving the mass 3/5 at losses "
+        f"f <= 0.6 to losses in [1 - e, 1] gives the primal values {', '.join(shown)} for e = 0.1, 0.01, "
+        f"0.001, which are 0.3 e below the supremum {dual:.4g}; it is approached as e -> 0 but not attained",
     )
 
 
@@ -355,15 +354,15 @@ RHO = 0.5
     verdict=Verdict.HOLDS,
     formula=r"\sup_P \left\{ \mathbb{E}_P f:\ \mathcal{W}_\infty(P, \hat P) \le \rho \right\} = "
     r"\mathbb{E}_{z \sim \hat P} \left[ \sup_{z' \in B_\rho(z)} f(z') \right]",
-    assumptions="finitely many data and locations; f = abs(g.z + c), whose maximum over a ball of norm 1, "
-    "2 or inf the fast gradient method finds",
+    assumptions="finitely many data points and locations; f = abs(g.z + c), whose maximum over a ball of the "
+    "norm 1, 2 or inf is found by the fast gradient method",
     quote=r"can be viewed as the dual reformulation of the following DRO problem",
 )
 def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> Iterator[Evidence]:
-    """The worst case over the infinity-Wasserstein ball, by linear programs, is the adversarial risk."""
-    source = np.random.default_rng(seed)
+    """The adversarial risk is the worst case over the infinity-Wasserstein ball, found by linear programs."""
+    generator = np.random.default_rng(seed)
     for trial in range(4):
-        z, g, c = source.normal(size=(5, 2)), source.normal(size=2), float(source.normal())
+        z, g, c = generator.normal(size=(5, 2)), generator.normal(size=2), float(generator.normal())
         for norm in (1.0, 2.0, inf):
 
             def loss(x: Array, i: Array, g: Any = g, c: float = c) -> Array:
@@ -377,12 +376,11 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
             ball = Ball(norm, RHO)
             best = fgm(None, array(z), ball, gradient=slope)
             got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
-            # The locations: the maximiser of each ball, and others that some balls share.
-            places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
-            far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
-            primal = definitions.wasserstein_value(
-                np.abs(places @ g + c), np.full(5, 0.2), far, RHO * (1 + 2.0**-40)
-            )
+            # The maximiser of each ball, and other locations, which may lie in several balls.
+            places = np.concatenate([to_numpy(best), z, z + RHO * (2 * generator.random((5, 2)) - 1)])
+            distance = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
+            values = np.abs(places @ g + c)
+            primal = definitions.wasserstein_value(values, np.full(5, 0.2), distance, RHO * (1 + 2.0**-40))
             note = f"trial {trial}, norm {norm:g}"
             yield Evidence(abs(primal - float(got.value)), 1e-8, note)  # the accuracy of the linear program
 
@@ -402,7 +400,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     formula=r"\eta' = \mathbb{E}_\nu \phi\left(\frac{d\gamma^*_\eta}{d\nu}\right) \;\Rightarrow\; "
     r"\max\left\{ \mathbb{E}_\gamma f:\ \mathbb{E}_\nu \phi\left(\frac{d\gamma}{d\nu}\right) \le \eta' "
     r"\right\} = R_\eta + \eta \eta', \text{ at } \gamma^*_\eta",
-    assumptions="phi entropic or quadratic; f not constant; finite support; gamma* positive at every point",
+    assumptions="phi is entropic or quadratic; f is not constant; the support is finite; gamma* is positive",
     quote=r"the authors therein treat it as a Lagrangian multiplier associated with the hard constraint",
     examples=60,
     f=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=6, unique=True),
@@ -412,7 +410,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
 def budget_has_the_price(
     f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = worst_case
 ) -> Iterator[Evidence]:
-    """The penalised worst case also solves the constrained problem, with multiplier eta."""
+    """The worst case with the penalty eta also solves the constrained problem, whose multiplier is eta."""
     spread = max(f) - min(f)
     eta = ratio * spread
     best = rows_exactly(f, eta, phi)
@@ -421,7 +419,7 @@ def budget_has_the_price(
         return
     budget = float(np.mean(x * np.log(x)) if phi == ENTROPIC else np.mean((x - 1) ** 2) / 2)
     got = solve(array(f), None, phi, budget=budget)
-    # The budget is quadratic in the weights: its error is the rounding of x over the root of the budget.
+    # The budget is quadratic in x - 1, so the rounding of x is divided by the root of the budget.
     slack = 2.0**-40 * (max(map(abs, f)) + eta) / budget**0.5
     yield Evidence(abs(float(got.value) - float(best.value) - eta * budget), slack, "the value")
     off = float(np.max(np.abs(to_numpy(got.weights) - best.weights)))

@@ -38,7 +38,7 @@ from phiball.verification.oracles.exact_solver import solve_exactly
 
 
 def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: float) -> float:
-    """The left-side (1 - alpha)-quantile: the smallest t with P(f <= t) >= 1 - alpha."""
+    """The left-side (1 - alpha)-quantile of f: the smallest t with P(f <= t) >= 1 - alpha."""
     pairs = list(zip(f, distribution, strict=True))
     return min(t for t, q in pairs if q and sum(r for v, r in pairs if v <= t) >= 1 - Fraction(alpha))
 
@@ -55,8 +55,8 @@ def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: fl
     quote=r"define $\zeta_z^*(\omega)=\alpha^{-1}\cdot\textbf{1}\{f(\omega)\ge \mu_z^*\}.$",
     correction="true if f equals its quantile q with probability 0; otherwise the density at f = q is "
     "(alpha - P(f > q)) / (alpha P(f = q))",
-    remark="The value and the multiplier are as printed. V@R is a minimiser of the dual, not necessarily the "
-    "only one: for f = (0, 1) and alpha = 1/2, V@R is 0 and every mu in [0, 1] is a minimiser.",
+    remark="The printed value and multiplier are correct. V@R minimises the dual but need not be the only "
+    "minimiser: for f = (0, 1) and alpha = 1/2, V@R is 0 and every mu in [0, 1] is a minimiser.",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
@@ -74,7 +74,7 @@ def indicator_is_average_value_at_risk(
     """Indicator: the value is AV@R, V@R is an optimal multiplier, and the density above V@R is 1/alpha."""
     distribution, a = exact_distribution(problem), Fraction(alpha)
     f = [Fraction(v) for v in problem.f]
-    # mu + E(f - mu)_+ / alpha is convex and piecewise linear: one of the losses minimises it.
+    # mu + E(f - mu)_+ / alpha is convex and piecewise linear in mu, so some loss minimises it.
     avar = min(
         mu + sum(q * max(v - mu, Fraction(0)) for v, q in zip(f, distribution, strict=True)) / a
         for mu, r in zip(f, distribution, strict=True)
@@ -86,10 +86,10 @@ def indicator_is_average_value_at_risk(
     share = (a - above) / at
     zeta = [(1 if v > quantile else share if v == quantile else Fraction(0)) / a for v in f]
     value = sum(q * z * v for q, z, v in zip(distribution, zeta, f, strict=True))
-    yield Evidence(abs(float(value - avar)), 0.0, "the corrected worst case and AV@R, in exact arithmetic")
+    yield Evidence(abs(float(value - avar)), 0.0, "the loss under the corrected worst case is AV@R, exactly")
     excess = sum(q * max(v - Fraction(quantile), Fraction(0)) for v, q in zip(f, distribution, strict=True))
     at_quantile = Fraction(quantile) + excess / a
-    yield Evidence(abs(float(at_quantile - avar)), 0.0, "the dual at mu = V@R, in exact arithmetic")
+    yield Evidence(abs(float(at_quantile - avar)), 0.0, "the dual at mu = V@R is AV@R, exactly")
     yield from solution_is(solved(solve, problem, indicator(alpha)), avar, zeta, problem)
 
 
@@ -164,7 +164,7 @@ def quadratic_is_a_positive_part(problem: InnerProblem, solve: Solver = worst_ca
     solution = solved(solve, problem, QUADRATIC)
     distribution, eta, mu = exact_distribution(problem), Fraction(problem.eta), Fraction(float(solution.mu))
     above = [max(Fraction(v) - mu, Fraction(0)) for v in problem.f]
-    scale = problem.size + problem.eta  # of mu, which is about mean f - eta for large eta
+    scale = problem.size + problem.eta  # the size of mu, which is about E f - eta for large eta
     mean = sum(q * v for q, v in zip(distribution, above, strict=True))
     yield Evidence(abs(float(mean - eta)), ROUNDING * scale, "E(f - mu)_+ = eta", Quantity.MU)
     errors = [
@@ -192,7 +192,7 @@ quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")(quadratic_wit
 
 
 def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evidence]:
-    """Examples 4 and 5, with zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}."""
+    """Check Examples 4 and 5 with zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}."""
     distribution, eta = exact_distribution(problem), Fraction(problem.eta)
     c = 2 * eta if d is ABSOLUTE else eta
     f = [Fraction(v) for v in problem.f]
@@ -207,11 +207,9 @@ def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evi
         for q, z in zip(distribution, zeta, strict=True)
     )
     reached = sum(q * z * v for (v, q), z in zip(pairs, zeta, strict=True)) - eta * cost
-    yield Evidence(
-        abs(float(value - reached)), 0.0, "the value at the corrected worst case, in exact arithmetic"
-    )
+    yield Evidence(abs(float(value - reached)), 0.0, "the corrected worst case attains the value, exactly")
     mass = sum(q * z for q, z in zip(distribution, zeta, strict=True))
-    yield Evidence(abs(float(mass - 1)), 0.0, "its mass")
+    yield Evidence(abs(float(mass - 1)), 0.0, "the mass of the corrected worst case")
 
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
     with mp.workdps(definitions.DIGITS):
@@ -223,14 +221,14 @@ def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evi
     )
 
     solution = solved(solve, problem, d)
-    end = max(top - eta, min(v for v, q in pairs if q) + (eta if d is ABSOLUTE else 0))
+    largest = max(top - eta, min(v for v, q in pairs if q) + (eta if d is ABSOLUTE else 0))
     mu = Fraction(float(solution.mu))
-    outside = max(top - eta - mu, mu - end)
+    outside = max(top - eta - mu, mu - largest)  # the minimisers are [top - eta, largest]
     yield Evidence(float(outside), tolerance, "the distance of mu from the set of minimisers", Quantity.MU)
-    # At f = max f - c the worst case is not unique, and near it rounding decides: compare values only.
-    beside = any(abs(v - (top - c)) <= Fraction(ROUNDING) * (abs(top) + c) for v, q in pairs if q)
+    # If a loss equals top - c, up to rounding, the weights are not unique: compare the value only.
+    ambiguous = any(abs(v - (top - c)) <= Fraction(ROUNDING) * (abs(top) + c) for v, q in pairs if q)
     checks = list(solution_is(solution, value, zeta, problem))
-    yield from checks[:1] if beside else checks
+    yield from checks[:1] if ambiguous else checks
     primal = definitions.primal_objective(problem.f, to_floats(solution.weights), *instance)
     short = abs(definitions.exact_difference(primal, value))
     yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
@@ -251,21 +249,21 @@ kinked_claim = partial(
     claim,
     verdict=Verdict.CORRECTED,
     any_solver=True,
-    correction="the value is correct as printed; the remaining mass moves to the maximum. If the maximum "
-    "has positive probability, this mass is an atom there; otherwise no worst case exists (A7), and the mass "
-    "concentrates at the maximum only in the limit",
+    correction="the printed value is correct; the missing mass moves to the maximum of f. If the maximum has "
+    "positive probability, the missing mass forms an atom there; otherwise no worst case exists (A7), and "
+    "the missing mass concentrates at the maximum only in the limit",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
-        "The printed density is 0 below its threshold and 1 above it, so its mass is below 1 whenever some "
-        "points lie below the threshold.",
+        "The printed density is 0 below its threshold and 1 above it, so its mass is less than 1 whenever "
+        "f is below the threshold with positive probability.",
     ),
     problem=problems(),
 )
 
 
 def corrected(c: str) -> str:
-    """The worst case in LaTeX if the maximum has positive probability, with threshold max f - c."""
+    """The corrected worst case in LaTeX, for the threshold max f - c, if P(f = max f) > 0."""
     return (
         r"\nu(f=\|f\|_\infty)>0:\quad"
         r" \zeta^* = 1\{f>\|f\|_\infty-" + c + r"\} + \frac{\nu(f\le\|f\|_\infty-" + c + r")}"
@@ -278,7 +276,7 @@ def corrected(c: str) -> str:
     id="E4",
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)+2\eta-\|f\|_\infty\ge 0\},\quad"
     r" R = \|f\|_\infty-2\eta+\mathbb{E}\left[f-\|f\|_\infty+2\eta\right]_+",
-    assumptions="phi = abs(x - 1) for x >= 0; f bounded above, with ess-sup f written as its norm",
+    assumptions="phi = abs(x - 1) for x >= 0; f is bounded above; the norm of f stands for ess-sup f",
     quote=r"$\zeta_z^*(\omega) = \textbf{1}\Big\{ f(\omega) + 2\eta - \|f\|_{\nu_z, \infty}\ge 0 \Big\}.$",
     corrected=corrected(r"2\eta"),
 )
@@ -299,7 +297,7 @@ def _mass_absolute() -> Evidence:
     id="E5",
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)-\mu^*\ge 0\},\quad"
     r" R = \|f\|_\infty-\eta+\mathbb{E}\left[f-\|f\|_\infty+\eta\right]_+",
-    assumptions="phi = (x - 1)_+ for x >= 0; f bounded above, with ess-sup f written as its norm",
+    assumptions="phi = (x - 1)_+ for x >= 0; f is bounded above; the norm of f stands for ess-sup f",
     quote=r"$\zeta_z^*(\omega)=\textbf{1}\{f(\omega) - \mu_z^*\ge 0\}.$",
     corrected=corrected(r"\eta"),
 )
@@ -323,7 +321,7 @@ hinge_has_an_atom.mutant("uses the width of the absolute value")(with_divergence
 
 # --- Small eta ------------------------------------------------------------------------------------
 
-OVERFLOWS = InnerProblem((0.0, 1.0), 1e-6)
+OVERFLOWING = InnerProblem((0.0, 1.0), 1e-6)  # exp(f/eta) = exp(1e6)
 
 
 @claim(
@@ -334,8 +332,8 @@ OVERFLOWS = InnerProblem((0.0, 1.0), 1e-6)
     r" \max f + \eta\log\mathbb{E}\left[e^{(f-\max f)/\eta}\right]",
     quote=r"using small $\eta$ in entropic regularization can lead to numerical errors due to the "
     r"log-sum-exp operator",
-    remark="This happens if exp(f/eta) is evaluated directly. With the maximum subtracted from f, the "
-    "value is accurate to rounding for every eta, as it is for the quadratic phi.",
+    remark="These errors occur if exp(f/eta) is evaluated directly. With the maximum of f subtracted first, "
+    "the value is accurate to rounding for every eta, as it is for the quadratic phi.",
     examples=100,
     problem=problems(),
     ratio=powers_of_ten(-15.0, 0.0),
@@ -344,15 +342,15 @@ OVERFLOWS = InnerProblem((0.0, 1.0), 1e-6)
 def exact_for_small_eta(
     problem: InnerProblem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """exp(f/eta) overflows for small eta; with the maximum subtracted, the value keeps all its digits."""
+    """exp(f/eta) overflows for small eta; with the maximum of f subtracted, the value is accurate."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
     exact = solve_exactly(small.f, small.eta, d.family or "", None, small.p).value
     got = float(solved(solve, small, d).value)
     error = inf if abs(got) == inf else abs(definitions.exact_difference(got, exact))
     yield Evidence(error, value_tolerance(small), f"eta = {small.eta:.4g}")
-    naive = float(solved(_naive(lambda f: 0 * f[0]), OVERFLOWS, ENTROPIC).value)
+    naive = float(solved(_naive(lambda f: 0 * f[0]), OVERFLOWING, ENTROPIC).value)
     yield Evidence(
-        0.0 if naive == inf else inf, 0.0, f"{OVERFLOWS}: direct evaluation of exp(f/eta) gives {naive}"
+        0.0 if naive == inf else inf, 0.0, f"{OVERFLOWING}: direct evaluation of exp(f/eta) gives {naive}"
     )
 
 

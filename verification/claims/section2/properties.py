@@ -1,4 +1,4 @@
-"""Section 2: the risk as a certainty equivalent, and the findings on worst-case distributions."""
+"""Section 2: properties of the risk as a certainty equivalent, and the findings of Section 2.2."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def value(solve: Solver, problem: InnerProblem, d: Divergence) -> float:
     id="A8-bounds",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_{\nu}[f] \le R_\eta(f) \le \text{ess.sup}_{\nu}\,f",
-    assumptions="any phi of Definition 1; f(z) is not a lower bound: R < f(0) for f(z') = -z'^2 around 0",
+    assumptions="any phi of Definition 1; f(z) is not a lower bound: if f(z') = -z'^2 and z = 0, R < f(z)",
     examples=150,
     problem=problems(),
     d=divergences(),
@@ -82,7 +82,7 @@ def risk_follows_added_constants(
     tolerance = value_tolerance(problem) + value_tolerance(moved)
     before, after = solved(solve, problem, d), solved(solve, moved, d)
     yield Evidence(abs(float(after.value) - float(before.value) - c), tolerance + ROUNDING * abs(c), "R")
-    # f + c is rounded relative to f and c, which moves the worst case of a smooth phi in units of eta.
+    # The rounding error of f + c, divided by eta, changes the worst case of a smooth phi.
     slack = ROUNDING * (1 + (problem.size + moved.size) / problem.eta)
     if d.curvature1 == 1:
         errors = [
@@ -173,8 +173,8 @@ def risk_is_convex_in_theta(
         return InnerProblem(tuple(abs(u * theta - v) ** power for u, v in zip(a, b, strict=False)), eta)
 
     low, high = at(thetas[0]), at(thetas[1])
-    over = value(solve, at(sum(thetas) / 2), d) - (value(solve, low, d) + value(solve, high, d)) / 2
-    return Evidence(over, 2 * max(value_tolerance(low), value_tolerance(high)))
+    excess = value(solve, at(sum(thetas) / 2), d) - (value(solve, low, d) + value(solve, high, d)) / 2
+    return Evidence(excess, 2 * max(value_tolerance(low), value_tolerance(high)))
 
 
 # --- Mutants --------------------------------------------------------------------------------------
@@ -209,19 +209,19 @@ risk_is_monotone.mutant("subtracts a multiple of the largest loss")(
 def indicator_ignores_eta(
     problem: InnerProblem, factor: float, alphas: tuple[float, float], solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Indicator: the worst case depends on alpha only; uniform at alpha = 1, more loss for smaller alpha."""
+    """Indicator: the worst case ignores eta, is uniform for alpha = 1, and is worse for smaller alpha."""
     distribution = problem.probabilities
-    even = to_floats(solved(solve, problem, indicator(1.0)).weights)
-    off = max(abs(w - q) for w, q in zip(even, distribution, strict=True))
+    at_one = to_floats(solved(solve, problem, indicator(1.0)).weights)
+    off = max(abs(w - q) for w, q in zip(at_one, distribution, strict=True))
     yield Evidence(off, ROUNDING, "uniform at alpha = 1")
     low, high = sorted(alphas)
     weights = to_floats(solved(solve, problem, indicator(low)).weights)
     rescaled = to_floats(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
     off = max(abs(a - b) for a, b in zip(weights, rescaled, strict=True))
-    yield Evidence(off, ROUNDING, f"eta = {problem.eta:.4g} and {factor * problem.eta:.4g}")
-    wide = to_floats(solved(solve, problem, indicator(high)).weights)
-    climb = sum((a - b) * v for a, b, v in zip(wide, weights, problem.f, strict=True))
-    yield Evidence(climb, value_tolerance(problem), f"alpha from {high:.4g} to {low:.4g}")
+    yield Evidence(off, ROUNDING, f"the same for eta = {problem.eta:.4g} and {factor * problem.eta:.4g}")
+    larger = to_floats(solved(solve, problem, indicator(high)).weights)
+    drop = sum((a - b) * v for a, b, v in zip(larger, weights, problem.f, strict=True))
+    yield Evidence(drop, value_tolerance(problem), f"the loss from alpha = {high:.4g} to {low:.4g}")
 
 
 @indicator_ignores_eta.mutant("swaps alpha and 1 - alpha")
@@ -240,7 +240,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     formula=r"e^{-r/\eta} \le \zeta^* \le e^{r/\eta},\qquad"
     r" P_*(f\le\max f-t) \le \frac{e^{-t/\eta}}{\nu(f=\max f)},\qquad"
     r" \frac{\zeta^*(\omega)}{\zeta^*(\omega')} = e^{(f(\omega)-f(\omega'))/\eta}",
-    assumptions="r is the range of f; the limits of large and of small eta follow from these bounds",
+    assumptions="r is the range of f; the limits for large and for small eta follow from these bounds",
     examples=100,
     problem=problems(),
     share=st.floats(0, 1),
@@ -248,11 +248,11 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 def entropy_from_uniform_to_peak(
     problem: InnerProblem, share: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Entropic: uniform for large eta, concentrated on the largest losses for small eta."""
+    """Entropic: the worst case is nearly uniform for large eta, and near the largest losses for small eta."""
     w = to_floats(solved(solve, problem, ENTROPIC).weights)
     rows = [(v, q, x / q) for v, q, x in zip(problem.f, problem.probabilities, w, strict=True) if q]
     top, ratio = max(problem.charged), problem.spread / problem.eta
-    # The rounding of f/eta is relative to the size of f, and exp makes it a relative error.
+    # The absolute rounding error of f/eta is a relative error of exp(f/eta).
     slack = ROUNDING * (1 + problem.size / problem.eta)
     largest, least = max(z for _, _, z in rows), min(z for _, _, z in rows)
     if ratio < 700:
@@ -261,7 +261,7 @@ def entropy_from_uniform_to_peak(
     t = share * problem.spread
     low = sum(q * z for v, q, z in rows if v <= top - t)
     at_top = sum(q for v, q, _ in rows if v == top)
-    yield Evidence(low - exp(-t / problem.eta) / at_top, slack, f"the mass {t:.4g} below the maximum")
+    yield Evidence(low - exp(-t / problem.eta) / at_top, slack, f"the mass where f <= max f - {t:.4g}")
     for v, _, z in rows:
         if z > 1e-290:
             error = abs(log(largest / z) - (top - v) / problem.eta)
@@ -295,7 +295,7 @@ def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.n
     assumptions="eta <= G/2; G = 1",
 )
 def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """Quadratic: the largest density grows like eta^(-1/2), not 1/eta, and the support shrinks."""
+    """Quadratic: the largest density grows like eta^(-1/2) instead of 1/eta, and the support shrinks."""
     tops: dict[str, list[float]] = {"entropic": [], "quadratic": []}
     support, least = [], []
     for eta in ETAS:
@@ -303,7 +303,7 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
             x, zeta = _uniform(eta, d, solve)
             tops[d.name].append(float(zeta[-1]))
             exact = uniform_losses.largest_density(eta, d.name)
-            # The last node is within 2^-46 of 1, and zeta has slope at most zeta/eta.
+            # The last node is within 2^-46 of 1, where f is largest; the slope of zeta is at most zeta/eta.
             note = f"{d.name}, eta = {eta}: largest density {zeta[-1]:.6g}"
             yield Evidence(abs(zeta[-1] / exact - 1), ROUNDING * (1 + 2 / eta), note)
             if d is QUADRATIC:
@@ -318,20 +318,19 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
     )  # fmt: skip
     yield slower
     yield slower.below_bound()
-    # 1e-9: a pure power. 1e-3: the factor 1 - exp(-1/eta) is within 5e-5 of 1 for eta <= 0.1.
-    yield slower.exactly(-0.5, 1e-9)
+    yield slower.exactly(-0.5, 1e-9)  # a pure power
     faster = Curve(
-        "Largest density, entropic phi", *labels, "1/eta (1 - exp(-1/eta))", ETAS, tuple(tops["entropic"]),
+        "Largest density, entropic phi", *labels, "1/(eta (1 - exp(-1/eta)))", ETAS, tuple(tops["entropic"]),
         slower.bound,
     )  # fmt: skip
     yield faster
-    yield faster.exactly(-1.0, 1e-3)
+    yield faster.exactly(-1.0, 1e-3)  # 1 - exp(-1/eta) is within 5e-5 of 1 for eta <= 0.1
     sparse = Curve(
-        "Support, quadratic phi", "eta", "share of the domain", "sqrt(2 eta)", ETAS, tuple(support),
+        "Support, quadratic phi", "eta", "fraction of the domain", "sqrt(2 eta)", ETAS, tuple(support),
         tuple(sqrt(2 * eta) for eta in ETAS),
     )  # fmt: skip
     yield sparse
-    # The distance of the first node above mu is at most 1/200 of the piece that starts at mu.
+    # The first node above mu is off by at most 1/200 of the quadrature panel that starts at mu.
     yield sparse.exactly(0.5, 5e-3)
     yield sparse.below_bound(ROUNDING)
 
@@ -350,9 +349,9 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
     formula=r"\zeta^*(\omega)\in\{0,1\}",
     quote=r"the worst-case distributions here are constructed using histograms with equal weights assigned "
     r"to different support points",
-    correction="the largest loss also carries an atom, with the mass of all points of weight 0. As eta "
-    "tends to 0 this atom becomes the whole worst case: the mass nu(max f - c < f < max f) of the "
-    "points with equal weights tends to 0 (c is 2 eta or eta)",
+    correction="the largest loss also has an atom, with the mass of all points whose weight is 0. As eta "
+    "tends to 0, the atom becomes the whole worst case: the points with equal weights have the mass "
+    "nu(max f - c < f < max f), which tends to 0 (c is 2 eta for the absolute value, eta for the hinge)",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
@@ -367,18 +366,18 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
 def equal_weights_and_an_atom(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Absolute value and hinge: equal weights below the maximum, and an atom of the remaining mass on it."""
+    """Absolute value and hinge: equal weights below the maximum, and an atom with the other mass on it."""
     c = (2 if d is ABSOLUTE else 1) * problem.eta
     top = max(problem.charged)
     rows = list(
         zip(problem.f, problem.probabilities, to_floats(solved(solve, problem, d).weights), strict=True)
     )
-    # Near max f - c rounding decides on which side a loss lies.
-    beside = [abs(v - (top - c)) <= ROUNDING * (problem.size + c) for v, _, _ in rows]
-    for (v, q, w), unsure in zip(rows, beside, strict=True):
-        if v < top and not unsure:
+    # Rounding decides whether a loss near max f - c is above it; such losses are not checked.
+    ambiguous = [abs(v - (top - c)) <= ROUNDING * (problem.size + c) for v, _, _ in rows]
+    for (v, q, w), skipped in zip(rows, ambiguous, strict=True):
+        if v < top and not skipped:
             yield Evidence(abs(w - (q if v > top - c else 0.0)), ROUNDING, f"the weight at f = {v}")
-    if not any(beside):
+    if not any(ambiguous):
         moved = sum(q for v, q, _ in rows if v <= top - c)
         at_top = sum(q for v, q, _ in rows if v == top)
         atom = sum(w for v, _, w in rows if v == top)
@@ -392,11 +391,11 @@ def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
     w = solve_exactly(f, eta, "absolute").weights
     shown = ", ".join(str(v) for v in w)
-    note = f"phi = abs(x - 1) on [0, inf), f = (0, 3/4, 1) with probability 1/3 each, eta = {eta}:"
     return Evidence(
         float(w[2] - w[1]),
         0.0,
-        f"{note} the weights are {shown}; the mass 1/3 of f = 0 < 1 - 2 eta has moved to f = 1",
+        f"phi = abs(x - 1) on [0, inf), f = (0, 3/4, 1) with probability 1/3 each, eta = {eta}: the weights "
+        f"are {shown}; the mass 1/3 of f = 0 < 1 - 2 eta has moved to f = 1",
     )
 
 

@@ -43,7 +43,7 @@ from phiball.verification.oracles.certainty_equivalents import (
     parabola,
 )
 
-Certainty: TypeAlias = Callable[..., float]
+Oracle: TypeAlias = Callable[..., float]
 
 
 # --- Linearisation --------------------------------------------------------------------------------
@@ -73,11 +73,12 @@ def linearisation_error(
     yield Evidence(
         float(np.max(np.abs(to_numpy(forward - backward)))),
         QUADRATURE * rho * max(abs(g) for g, _ in points),
-        "g and -g",
+        "the linearized regularizers for g and for -g",
     )
 
 
 linearisation_error.mutant("ignores eta")(lambda g, ball, eta, phi: surrogate(g, ball, 1.0, phi))
+linearisation_error.mutant("returns the largest increase in the ball")(lambda g, ball, eta, phi: r2(g, ball))
 
 
 # --- The certainty equivalent ---------------------------------------------------------------------
@@ -98,13 +99,13 @@ linearisation_error.mutant("ignores eta")(lambda g, ball, eta, phi: surrogate(g,
     phi=st.sampled_from([*PAPER_DIVERGENCES, cressie_read(1.5), cressie_read(-1.0)]),
 )
 def r1_is_the_certainty_equivalent(
-    g: list[float], C: float, phi: Divergence, regulariser: Linear = r1, inside: Certainty = certainty_inside
+    g: list[float], C: float, phi: Divergence, regulariser: Linear = r1, inside: Oracle = certainty_inside
 ) -> Iterator[Evidence]:
-    """R1 is rho times the certainty equivalent of g.b, and the two forms of the latter agree."""
+    """R1 is rho times the certainty equivalent of g.b, whose two printed forms agree."""
     size, rho = float(np.linalg.norm(g)), 0.25
-    distribution = (size, len(g), 1 / C, phi.family or "", phi.parameter)
-    inner_form, outer_form = inside(*distribution), certainty_outside(*distribution)
-    # Golden section search stops at 2e-15 of the width of its interval, a few size + 1/C.
+    arguments = (size, len(g), 1 / C, phi.family or "", phi.parameter)
+    inner_form, outer_form = inside(*arguments), certainty_outside(*arguments)
+    # Golden-section search is accurate to 2e-15 of its interval, whose width is a few times size + 1/C.
     rounding = 1e-14 * (size + 1 / C)
     yield Evidence(abs(inner_form - outer_form), rounding, "the two forms of the certainty equivalent")
     got = mean(regulariser(array([g]), Ball(2, rho), C, phi)) / rho
@@ -130,18 +131,18 @@ CURVED: tuple[tuple[Divergence, tuple[float, float, float]], ...] = (
     (ENTROPIC, (1.0, -1.0, 2.0)),
     (cressie_read(3.0), (1.0, 1.0, 0.0)),
 )
-"""Divergences with phi''(1), phi'''(1) and phi''''(1)."""
+"""Divergences, each with (phi''(1), phi'''(1), phi''''(1))."""
 
 
-def _fourth_order(derivatives: tuple[float, float, float]) -> float:
-    """The coefficient c in E~/R3 = 1 + c (rho/eta)^2 + ..., for b uniform on [-1, 1] and g = 1.
+def _relative_error_coefficient(derivatives: tuple[float, float, float]) -> float:
+    """The coefficient k in E~/R3 = 1 + k (rho/eta)^2 + ..., for g = 1 and b uniform on [-1, 1].
 
-    With phi* = s + a s^2/2 + b s^3/6 + c s^4/24 + ... the certainty equivalent of t b is
-    a t^2 m_2/2 + t^4 (c m_4/24 - b^2 m_2^2/(8 a)) + ..., m_2 = 1/3 and m_4 = 1/5.
+    If phi*(s) = s + a2 s^2/2 + a3 s^3/6 + a4 s^4/24 + ..., the certainty equivalent of t b is
+    a2 t^2 m2/2 + t^4 (a4 m4/24 - a3^2 m2^2/(8 a2)) + ..., where b has the moments m2 = 1/3 and m4 = 1/5.
     """
     p2, p3, p4 = derivatives
-    a, b, c = 1 / p2, -p3 / p2**3, (3 * p3**2 - p2 * p4) / p2**5
-    return (c / 120 - b**2 / (72 * a)) / (a / 6)
+    a2, a3, a4 = 1 / p2, -p3 / p2**3, (3 * p3**2 - p2 * p4) / p2**5
+    return (a4 / 120 - a3**2 / (72 * a2)) / (a2 / 6)
 
 
 @claim(
@@ -157,9 +158,8 @@ def variance_is_divided_by_curvature(
     regulariser: Linear = r3, linear: Linear = surrogate
 ) -> Iterator[Evidence | Curve]:
     """R3 needs the factor 1/phi''(1): with it, the ratio of the linearized regularizer to R3 tends to 1."""
-    eta = 0.5
+    eta, g = 0.5, array([[1.0]])
     C = (0.3, 0.1, 0.03, 0.01, 0.003)
-    g = array([[1.0]])
     for phi, derivatives in CURVED:
         for norm, d in ((2.0, 1), (2.0, 3), (inf, 3), (1.0, 2)):
             v = [1.0, -2.0, 0.5][:d]
@@ -171,18 +171,18 @@ def variance_is_divided_by_curvature(
             mean(linear(g, Ball(2, c * eta), eta, phi)) / mean(regulariser(g, Ball(2, c * eta), eta, phi))
             for c in C
         ]
-        lead = _fourth_order(derivatives)
+        coefficient = _relative_error_coefficient(derivatives)
         curve = Curve(
             f"linearized regularizer over R3, minus 1; phi = {phi.name}",
             "rho/eta",
             "abs(E~/R3 - 1)",
-            "twice the first term of its expansion",
+            "twice the first term of the expansion",
             C,
             tuple(abs(r - 1) for r in ratios),
-            tuple(2 * abs(lead) * c**2 for c in C),
+            tuple(2 * abs(coefficient) * c**2 for c in C),
         )
         yield curve
-        # The next term is smaller by about (rho/eta)^2, a tenth at the first of five scales.
+        # The next term is smaller by a factor of about (rho/eta)^2, a tenth at the largest rho/eta.
         yield curve.exactly(2.0, 0.05)
         yield curve.below_bound()
 
@@ -192,15 +192,12 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return phi.curvature1 * r3(g, ball, eta, phi)
 
 
-linearisation_error.mutant("returns the largest increase in the ball")(lambda g, ball, eta, phi: r2(g, ball))
-
-
-S = 3.0  # abs(f'') <= 3
-FOUR = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)
+S = 3.0  # abs(f'') <= 3 for f = sin z + z^2
+PHIS = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)
 
 
 def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
-    """The regularizer E: the mean of R(f; z) - f(z) over the two data points."""
+    """The regularizer E of f = sin z + z^2: the mean of R(f; z) - f(z) over the two points of DATA."""
 
     def at(z: float) -> float:
         return line_risk(
@@ -228,19 +225,18 @@ def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
 )
 def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
     """As rho/eta -> C, R1 approximates the regularizer up to o(rho), and up to O(rho^2) if rho/eta = C."""
-    C = 2.0
+    C, g = 2.0, array([[v] for v in GRADIENTS])
     scales = tuple(10 ** (-k / 2) for k in range(3, 9))
-    g = array([[v] for v in GRADIENTS])
 
     def error(rho: float, ratio: float, phi: Divergence) -> float:
         return abs(true_regulariser(rho, rho / ratio, phi) - mean(regulariser(g, Ball(2, rho), C, phi)))
 
-    for phi in FOUR:
+    for phi in PHIS:
         curve = Curve(
             f"E - R1 at rho/eta = {C:g}, {phi.name} phi",
             "rho",
             "abs(E - R1)",
-            "E[S] rho^2, the error of linearization",
+            "E[S] rho^2, the bound on the linearization error",
             scales,
             tuple(error(rho, C, phi) for rho in scales),
             tuple(S * rho**2 for rho in scales),
@@ -250,12 +246,13 @@ def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
         yield curve.exactly(2.0, 0.02)
         yield curve.below_bound()
     plane = array(PLANE_GRADIENTS)
-    for phi, ratio in ((ENTROPIC, 2.0), (QUADRATIC, 0.5)):  # the quadratic oracle needs a large eta
+    # The oracle for the quadratic phi needs a large eta.
+    for phi, ratio in ((ENTROPIC, 2.0), (QUADRATIC, 0.5)):
         curve = Curve(
             f"E - R1 in the plane, rho/eta = {ratio:g}, {phi.name} phi",
             "rho",
             "abs(E - R1)",
-            "E[S] rho^2, the error of linearization",
+            "E[S] rho^2, the bound on the linearization error",
             scales,
             tuple(
                 abs(
@@ -279,7 +276,7 @@ def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
         scales,
     )
     yield curve
-    # rho abs(rho/eta - C) is of order rho^1.5; the term rho^2 is a fifth of it at the first scale.
+    # The error is about rho abs(rho/eta - C) = C rho^1.5, plus a term of order rho^2, at most a fifth of it.
     yield curve.exactly(1.5, 0.1)
     yield curve.below_bound()
 
@@ -303,19 +300,19 @@ r1_at_a_fixed_ratio.mutant("uses 1/C instead of C")(lambda g, ball, C, phi: r1(g
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "Its proof uses the argument of Proposition 1, and so needs the same condition on phi.",
+        "The proof uses the argument of Proposition 1, and so needs the same condition on phi.",
         follows=("B1",),
     ),
     corrected=r"(0,\infty) \subseteq \mathrm{dom}\,\phi \;\Rightarrow\; \left| \mathcal{E} - \mathcal{R}_2 "
     r"\right| = o(\rho)",
 )
 def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
-    """As rho/eta -> infinity, the dual norm of the gradient, times rho, is the regularizer up to o(rho)."""
+    """As rho/eta -> infinity, the regularizer is rho times the dual norm of the gradient, up to o(rho)."""
     scales = tuple(10.0**-k for k in (2, 3, 4, 5, 6))
     g = array([[v] for v in GRADIENTS])
-    rates = {ENTROPIC: -0.4, QUADRATIC: -0.25, ABSOLUTE: -0.5, HINGE: -0.5}
-    for phi in FOUR:
-        # With eta = rho^1.5, rho/eta = rho^-0.5 and eta exceeds the error of linearization.
+    exponents = {ENTROPIC: -0.4, QUADRATIC: -0.25, ABSOLUTE: -0.5, HINGE: -0.5}
+    for phi in PHIS:
+        # eta = rho^1.5 makes rho/eta = rho^-0.5 large, and exceeds the linearization error, of order rho^2.
         y = [abs(true_regulariser(rho, rho**1.5, phi) - mean(regulariser(g, Ball(2, rho)))) for rho in scales]
         bound = [
             S * rho + float(np.mean([shortfall_of_r1(v, rho**-0.5, phi) for v in GRADIENTS]))
@@ -331,10 +328,11 @@ def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curv
             tuple(bound),
         )
         yield curve
-        # In C = rho/eta the rates are log(C)/C, C^-1/2, 1/C, 1/C. The logarithm takes a fifth of the first
-        # exponent; the curvature, of order rho beside rho^0.5, 0.014 of the last.
-        yield curve.at_most(rates[phi], 0.02)
+        # The curves fall like log(C)/C, C^-1/2, 1/C and 1/C with C = rho/eta = rho^-0.5. The logarithm
+        # changes the first exponent by a fifth, and the curvature of f changes the last by 0.014.
+        yield curve.at_most(exponents[phi], 0.02)
         yield curve.below_bound(QUADRATURE)
+    # In norm inf, the risk of f = sum_j a_j z_j + b_j z_j^2/2 is a sum over the coordinates j.
     box = [(1.0, 1.0), (-2.0, 2.0)]
     y = [sum(line_risk(*parabola(a, b, rho), rho**1.5, "entropic") for a, b in box) for rho in scales]
     R2 = [mean(regulariser(array([[a for a, _ in box]]), Ball(inf, rho))) for rho in scales]
@@ -354,10 +352,9 @@ def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curv
 
 @r2_at_a_large_ratio.counterexample(margin=0.49, meets=lambda: in_the_definition(HALF_ABSOLUTE))
 def _infinite_near_zero() -> Iterator[Evidence]:
-    C = 1e4
-    g = array([[1.0]])
+    C, g = 1e4, array([[1.0]])
     got = mean(surrogate(g, Ball(2, 1.0), 1 / C, HALF_ABSOLUTE))
-    # At mu = 1 - 1/C the dual integrand is x above 1 - 2/C, and (x + 1 - 2/C)/2 below.
+    # At the optimal mu = 1 - 1/C the dual integrand is x above 1 - 2/C, and (x + 1 - 2/C)/2 below.
     exact = 1 - 2 / C - ((2 - 2 / C) ** 2 / 4 - (2 / C) ** 2 / 2) / 2
     printed = mean(r2(g, Ball(2, 1.0)))
     yield Evidence(
@@ -377,9 +374,12 @@ def _(g: Array, ball: Ball) -> Array:
 
 # --- rho/eta -> 0 ---------------------------------------------------------------------------------
 
+# For rho near 0.1 two terms of the remainder cancel, so that it is not monotone.
+SCALES = tuple(10 ** (-k / 2) for k in range(4, 11))
+
 
 def _exact_regulariser(rho: float, eta: float, phi: Divergence) -> Any:
-    """The regularizer E of sin z + z^2 at the two data points, in 40 digits; for small rho/eta."""
+    """`true_regulariser` in 40 digits, for small rho/eta and the entropic or quadratic phi."""
     with mp.workdps(40):
         return mp.fsum(_exact_at(mp.mpf(z), mp.mpf(rho), mp.mpf(eta), phi) for z in DATA) / len(DATA)
 
@@ -394,10 +394,11 @@ def _exact_at(z: Any, rho: Any, eta: Any, phi: Divergence) -> Any:
     if phi is ENTROPIC:
         return eta * mp.log(average(lambda b: mp.exp(f(b) / eta)))
     first, second = average(f), average(lambda b: f(b) ** 2)
-    return first + (second - first**2) / (2 * eta)  # zeta = 1 + (f - E f)/eta is positive
+    # For the quadratic phi, as the worst-case density 1 + (f - E f)/eta is positive.
+    return first + (second - first**2) / (2 * eta)
 
 
-def _variance(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> float:
+def _regulariser_on_the_line(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> float:
     return mean(regulariser(array([[v] for v in GRADIENTS]), Ball(2, rho), eta, phi))
 
 
@@ -420,10 +421,10 @@ def r3_within_o_of_rho(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
     """As rho/eta -> 0, the variance term R3 is the regularizer up to o(rho), and so are 0 and 7 R3."""
     for phi, where in ((ENTROPIC, "on a line"), (QUADRATIC, "on a line"), (ENTROPIC, "in the plane")):
         if where == "on a line":
-            excess = [float(_exact_regulariser(rho, sqrt(rho), phi)) for rho in SCALES]
-            R3 = [_variance(regulariser, rho, sqrt(rho), phi) for rho in SCALES]
+            E = [float(_exact_regulariser(rho, sqrt(rho), phi)) for rho in SCALES]
+            R3 = [_regulariser_on_the_line(regulariser, rho, sqrt(rho), phi) for rho in SCALES]
         else:
-            excess = [plane_regulariser(rho, sqrt(rho), phi.family or "") for rho in SCALES]
+            E = [plane_regulariser(rho, sqrt(rho), phi.family or "") for rho in SCALES]
             g = array(PLANE_GRADIENTS)
             R3 = [mean(regulariser(g, Ball(2, rho), sqrt(rho), phi)) for rho in SCALES]
         for factor, name in ((1.0, "R3"), (0.0, "0"), (7.0, "7 R3")):
@@ -433,7 +434,7 @@ def r3_within_o_of_rho(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
                 f"abs(E - {name})/rho",
                 "1; the ratio must tend to 0, by the paper's o(rho)",
                 SCALES,
-                tuple(abs(e - factor * v) / rho for e, v, rho in zip(excess, R3, SCALES, strict=True)),
+                tuple(abs(e - factor * v) / rho for e, v, rho in zip(E, R3, SCALES, strict=True)),
                 (1.0,) * len(SCALES),
             )
             if factor == 1.0:
@@ -448,10 +449,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, ball, eta, phi) / ball.radius
 
 
-# Near rho = 0.1 the remainder is not monotone, as two of its terms cancel.
-SCALES = tuple(10 ** (-k / 2) for k in range(4, 11))
-
-
 @claim(
     "Theorem 4 (III), sharpened",
     id="H5-sharp",
@@ -464,39 +461,38 @@ SCALES = tuple(10 ** (-k / 2) for k in range(4, 11))
 )
 def r3_at_a_small_ratio(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
     """As rho/eta -> 0, R3 plus a curvature term is the regularizer up to o(rho^2) + O(rho^4/eta^3)."""
-    scales = SCALES
     bend = float(np.mean(BENDS)) / 6  # E_b[b H b]/2 = H/6
     for phi, order in ((ENTROPIC, 2.5), (QUADRATIC, 3.5)):
-        excess = [_exact_regulariser(rho, sqrt(rho), phi) for rho in scales]
-        R3 = [_variance(regulariser, rho, sqrt(rho), phi) for rho in scales]
+        E = [_exact_regulariser(rho, sqrt(rho), phi) for rho in SCALES]
+        R3 = [_regulariser_on_the_line(regulariser, rho, sqrt(rho), phi) for rho in SCALES]
         curve = Curve(
             f"E - R3 at eta = sqrt(rho), {phi.name} phi",
             "rho",
             "abs(E - R3)",
             "rho^2/eta, the order of R3; the error must fall faster",
-            scales,
-            tuple(abs(float(e - v)) for e, v in zip(excess, R3, strict=True)),
-            tuple(rho**1.5 for rho in scales),
+            SCALES,
+            tuple(abs(float(e - v)) for e, v in zip(E, R3, strict=True)),
+            tuple(rho**1.5 for rho in SCALES),
         )
         yield curve
-        # rho^4/eta^3 is smaller than rho^2 by a factor of sqrt(rho).
+        # The remainder rho^4/eta^3 is smaller than the curvature term rho^2 by a factor of sqrt(rho).
         yield curve.exactly(2.0, 0.02)
         yield curve.below_bound()
-        rest = [abs(float(e - v - bend * rho**2)) for e, v, rho in zip(excess, R3, scales, strict=True)]
+        remainder = [abs(float(e - v - bend * rho**2)) for e, v, rho in zip(E, R3, SCALES, strict=True)]
         curve = Curve(
             f"E - R3 - curvature at eta = sqrt(rho), {phi.name} phi",
             "rho",
             "abs(E - R3 - curvature)",
             "rho^4/eta^3 + rho^3",
-            scales,
-            tuple(rest),
-            tuple(rho**2.5 + rho**3 for rho in scales),
+            SCALES,
+            tuple(remainder),
+            tuple(rho**2.5 + rho**3 for rho in SCALES),
         )
         yield curve
-        # rho^4/eta^3 and a smaller term rho^4/eta^2 for the entropic phi; rho^4/eta for the quadratic one.
+        # The remainder is of order rho^4/eta^3 for the entropic phi, and rho^4/eta for the quadratic one.
         yield curve.exactly(order, 0.1)
         yield curve.below_bound()
-        ratio = float(excess[-1]) / R3[-1]
+        ratio = float(E[-1]) / R3[-1]
         yield Evidence(abs(ratio - 1), 0.01, f"E/R3 = {ratio:.4f} at rho = 1e-5, {phi.name} phi")
 
 
@@ -506,10 +502,10 @@ r3_at_a_small_ratio.mutant("returns 7 R3")(lambda g, ball, eta, phi: 7 * r3(g, b
 # --- R1 between R3 and R2 -------------------------------------------------------------------------
 
 
-def _cap(C: float, cost: Callable[[float], float]) -> float:
-    """A bound on 1 - R1/R2 in the unit disc: the uniform distribution on a cap x >= 1 - h, for the best h.
+def _cap_bound(C: float, cost: Callable[[float], float]) -> float:
+    """Bound 1 - R1/R2 on the unit disc by the uniform distribution on a cap x >= 1 - h, for the best h.
 
-    Its mean falls short of the dual norm by at most h, and it costs D(cap)/C.
+    On the cap x is at least 1 - h. A cap of probability `share` has the divergence `cost(share)`.
     """
     best = 1.0
     for h in np.geomspace(1e-6, 1.0, 200).tolist():
@@ -523,6 +519,7 @@ COSTS: dict[Divergence, Callable[[float], float]] = {
     ENTROPIC: lambda share: log(1 / share),
     QUADRATIC: lambda share: (1 / share - 1) / 2,
 }
+"""The divergence of the uniform distribution on a part of the disc with probability `share`."""
 
 
 @claim(
@@ -535,45 +532,45 @@ COSTS: dict[Divergence, Callable[[float], float]] = {
     "is nonzero",
 )
 def r1_interpolates(
-    oce: Linear = r1, largest: Variation = r2, smallest: Linear = r3
+    oce: Linear = r1, variation: Variation = r2, variance: Linear = r3
 ) -> Iterator[Evidence | Curve]:
     """R1 interpolates: it tends to R2 as C -> infinity, and to R3 as C -> 0."""
     ball, d = Ball(2, 0.05), 2
-    # One gradient of length 1, and one of another length.
+    # Gradients of length 1 and 1.4.
     for v in ([0.6, 0.8], [1.2, 0.7]):
         g, size = array([v]), float(np.linalg.norm(v))
         for phi in (ENTROPIC, QUADRATIC):
-            wide = tuple(10.0**k for k in range(1, 6))
-            got = [mean(oce(g, ball, C, phi)) / ball.radius for C in wide]
-            for C, value in zip(wide[:3], got, strict=False):
+            large_C = tuple(10.0**k for k in range(1, 6))
+            got = [mean(oce(g, ball, C, phi)) / ball.radius for C in large_C]
+            for C, value in zip(large_C[:3], got, strict=False):
                 error = abs(value - certainty_outside(size, d, 1 / C, phi.family or ""))
                 yield Evidence(error, QUADRATURE * size, f"R1/rho at C = {C:g}, {phi.name} phi")
-            top = mean(largest(g, ball)) / ball.radius
+            limit = mean(variation(g, ball)) / ball.radius
             curve = Curve(
                 f"1 - R1/R2 in the plane, abs(g) = {size:.2g}, {phi.name} phi",
                 "C",
                 "abs(1 - R1/R2)",
-                "bound from the uniform distribution on a cap of the disc",
-                wide,
-                tuple(abs(1 - value / top) for value in got),
-                tuple(_cap(C * size, COSTS[phi]) for C in wide),
+                "bound by the uniform distribution on a cap of the disc",
+                large_C,
+                tuple(abs(1 - value / limit) for value in got),
+                tuple(_cap_bound(C * size, COSTS[phi]) for C in large_C),
             )
             yield curve
             yield curve.below_bound()
-            # log(C)/C, whose logarithm takes a fifth of the exponent; and C^(-2/(d + 3)).
+            # The rates are log(C)/C, where the logarithm changes the exponent by 0.2, and C^(-2/(d + 3)).
             yield curve.at_most(*((-0.8, 0.0) if phi is ENTROPIC else (-0.4, 0.01)))
-        narrow = (1.0, 0.3, 0.1, 0.03, 0.01)
+        small_C = (1.0, 0.3, 0.1, 0.03, 0.01)
         ratios = [
-            mean(oce(g, ball, C, ENTROPIC)) / mean(smallest(g, ball, 0.05 / C, ENTROPIC)) for C in narrow
+            mean(oce(g, ball, C, ENTROPIC)) / mean(variance(g, ball, 0.05 / C, ENTROPIC)) for C in small_C
         ]
         curve = Curve(
             f"1 - R1/R3 in the plane, abs(g) = {size:.2g}, entropic phi",
             "C",
             "abs(1 - R1/R3)",
-            "(C abs(g))^2/(2 (d + 2)(d + 4)), the first term of its expansion",
-            narrow,
+            "(C abs(g))^2/(2 (d + 2)(d + 4)), the first term of the expansion",
+            small_C,
             tuple(abs(1 - r) for r in ratios),
-            tuple((C * size) ** 2 / (2 * (d + 2) * (d + 4)) for C in narrow),
+            tuple((C * size) ** 2 / (2 * (d + 2) * (d + 4)) for C in small_C),
         )
         yield curve
         # The next term is smaller by about (C abs(g))^2/20; rounding errors of R1 are magnified by 1/C^2.
@@ -584,6 +581,6 @@ def r1_interpolates(
 r1_interpolates.mutant("uses C = 1", replaces="oce")(lambda g, ball, C, phi: r1(g, ball, 1.0, phi))
 
 
-@r1_interpolates.mutant("uses eta = rho C", replaces="smallest")
+@r1_interpolates.mutant("uses eta = rho C", replaces="variance")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, ball, ball.radius**2 / eta, phi)

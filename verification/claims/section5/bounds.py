@@ -43,20 +43,20 @@ Bound: TypeAlias = Callable[[int, float, LogCovering], CoveringBound]
 
 @cache
 def _population() -> tuple[Any, Any]:
-    """Logits of 33 classifiers at all points of a finite population, and the population's distribution.
+    """The logits (33, 81, 9, 2) of 33 classifiers, and the probabilities (162,) of all data points (x, y).
 
-    x is on a grid of 81 points with 9 perturbations, y is one of two classes; logits (x - c_j, c_j - x).
+    x is one of 81 points, each with 9 perturbations, and y is 0 or 1. Classifier j has the logits
+    (x - c_j, c_j - x).
     """
     x, thresholds = np.linspace(-2, 2, 81), np.linspace(-1.6, 1.6, 33)
     b = np.linspace(-0.2, 0.2, 9)
-    right = 1 / (1 + np.exp(-4 * x))  # P(y = 0) at x
+    class_0 = 1 / (1 + np.exp(-4 * x))  # P(y = 0 | x)
     margin = x[None, :, None] + b - thresholds[:, None, None]
-    t = np.stack([margin, -margin], axis=-1)  # (33, 81, 9, 2)
-    return t, np.concatenate([right, 1 - right]) / len(x)
+    return np.stack([margin, -margin], axis=-1), np.concatenate([class_0, 1 - class_0]) / len(x)
 
 
 def _robust_losses() -> Any:
-    """Robust ramp losses of shape (33, 162)."""
+    """The robust ramp losses (33, 162) of the classifiers at all data points."""
     t, _ = _population()
     xp = active().namespace
     values = []
@@ -74,24 +74,22 @@ def _robust_losses() -> Any:
     r"\frac{24}{\sqrt{n}} \int_\alpha^1 \sqrt{\log \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, |\cdot|)} "
     r"d\epsilon \right) + 3 \sqrt{\frac{\log(2/\delta)}{n}}",
     assumptions="losses in [0, 1]; n independent data points; with probability 1 - delta, uniformly in theta",
-    error_level=5 * TEST_LEVEL,  # four sizes, and the slope
+    error_level=5 * TEST_LEVEL,  # four sample sizes, and the exponent
 )
 def covering_number_bound(bound: Bound = covering_bound, seed: int = 0) -> Iterator[Evidence | Curve]:
-    """With probability 1 - delta, every risk of the class is at most its sample value plus the bound."""
+    """With probability 1 - delta, each risk in the class is at most its empirical value plus the bound."""
     delta = 0.1
     for n in (10, 1000, 100_000):
         for log_covering in (lambda eps: log(33), lambda eps: 4 / eps**2, lambda eps: 4 * log(1 + 5 / eps)):
             got = bound(n, delta, log_covering)
-            at = printed_bound(n, delta, log_covering, max(got.alpha, 1e-12))
-            # alpha = 0 denotes the limit; at 1e-12 the bound differs from it by at most 3e-11.
-            yield Evidence(
-                abs(got.total - at) / at, 1e-9, f"n = {n}: the printed bound at the returned alpha"
-            )
+            # alpha = 0 denotes the limit, from which the bound at 1e-12 differs by at most 3e-11.
+            printed = printed_bound(n, delta, log_covering, max(got.alpha, 1e-12))
+            note = f"n = {n}: the printed bound at the returned alpha"
+            yield Evidence(abs(got.total - printed) / printed, 1e-9, note)
             for alpha in np.geomspace(1e-6, 1, 25).tolist():
-                least = printed_bound(n, delta, log_covering, alpha)
-                yield Evidence(
-                    got.total / least - 1, 1e-9, f"n = {n}: at most the printed bound at alpha = {alpha:g}"
-                )
+                printed = printed_bound(n, delta, log_covering, alpha)
+                note = f"n = {n}: at most the printed bound at alpha = {alpha:g}"
+                yield Evidence(got.total / printed - 1, 1e-9, note)
     losses, distribution = _robust_losses(), _population()[1]
     rng = np.random.default_rng(seed)
     sizes, gaps, totals = (100, 1000, 10_000, 100_000), [], []
@@ -101,22 +99,21 @@ def covering_number_bound(bound: Bound = covering_bound, seed: int = 0) -> Itera
         total = bound(n, delta, lambda eps: log(33)).total
         failures = int((gap > total).sum())
         allowed = int(stats.binom.ppf(1 - TEST_LEVEL, 300, delta))
-        yield Evidence(
-            failures, allowed, f"n = {n}: the gap exceeds the bound {total:.3f} in {failures} of 300 samples"
-        )
+        note = f"n = {n}: the gap exceeds the bound {total:.3f} in {failures} of 300 samples"
+        yield Evidence(failures, allowed, note)
         gaps.append(float(gap.mean()))
         totals.append(total)
     curve = Curve(
         "largest gap of 33 ramp classifiers, mean over 300 samples",
         "n",
-        "max over the class of R_adv minus its sample value",
+        "max over the class of R_adv minus its empirical value",
         "printed bound at delta = 0.1",
         sizes,
         tuple(gaps),
         tuple(totals),
     )
     yield curve
-    # 300 samples give the mean gap to about 3 %, and the slope to 0.005, a tenth of the tolerance.
+    # The mean gap of 300 samples is accurate to about 3 %, and the exponent to 0.005, a tenth of the slack.
     yield curve.exactly(-0.5, 0.05)
     yield curve.below_bound()
 
@@ -152,25 +149,22 @@ def linear_class_bound(
     capacity: Capacity = linear_capacity,
     order: Capacity = excess_order,
 ) -> Iterator[Evidence]:
-    """log N = A^2/eps^2 and alpha = 1/n give 8/n + 24 A log n/sqrt n, the order of the paper."""
+    """With log N = A^2/eps^2 and alpha = 1/n, the integral term is 24 A log n/sqrt n, the paper's order."""
     A, delta = capacity(**family), 0.1
     d, Lambda, Psi, rho, varrho = (family[k] for k in ("d", "Lambda", "Psi", "rho", "varrho"))
     square = Lambda**2 * d * (Psi + sqrt(d) * rho) ** 2 / varrho**2
     yield Evidence(abs(A**2 / square - 1), 2.0**-46, "the square of the capacity")
-    at = printed_bound(n, delta, lambda eps: A**2 / eps**2, 1 / n)
-    tail = 3 * sqrt(log(2 / delta) / n)
-    closed = tail + 8 / n + 24 * A * log(n) / sqrt(n)
-    yield Evidence(
-        abs(at / closed - 1), 1e-9, "the integral is A log n"
-    )  # the accuracy of scipy's quadrature
-    yield Evidence(
-        abs(order(n, delta, A, constant=24 * log(n)) / closed - 1), 2.0**-44, "the order of the excess"
-    )
+    printed = printed_bound(n, delta, lambda eps: A**2 / eps**2, 1 / n)
+    exact = 3 * sqrt(log(2 / delta) / n) + 8 / n + 24 * A * log(n) / sqrt(n)
+    # SciPy's quadrature is accurate to 1e-9.
+    yield Evidence(abs(printed / exact - 1), 1e-9, "the integral is A log n")
+    excess = order(n, delta, A, constant=24 * log(n))
+    yield Evidence(abs(excess / exact - 1), 2.0**-44, "the order of the excess")
     total = bound(n, delta, lambda eps: A**2 / eps**2).total
-    yield Evidence(total / closed - 1, 1e-9, "the bound is at most this")
+    yield Evidence(total / exact - 1, 1e-9, "the bound is at most its value at alpha = 1/n")
 
 
-linear_class_bound.mutant("omits the root of d", replaces="capacity")(
+linear_class_bound.mutant("omits sqrt(d)", replaces="capacity")(
     lambda **family: linear_capacity(**family) / sqrt(family["d"])
 )
 
@@ -185,8 +179,8 @@ LogNumber: TypeAlias = Callable[..., float]
     verdict=Verdict.HOLDS,
     formula=r"\log \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty) \le 4.4\, K \,"
     r"\frac{\Lambda^2 d (\Psi + \sqrt{d} \rho)^2}{\epsilon^2 \varrho^2}",
-    assumptions="K classes; if 2 Lambda (Psi + sqrt(d) rho)/varrho <= epsilon one centre is sufficient, "
-    "otherwise the explicit covering number, which I5-explicit compares with constructed coverings",
+    assumptions="K classes; one centre if 2 Lambda (Psi + sqrt(d) rho)/varrho <= epsilon, otherwise the "
+    "explicit covering number, which I5-explicit compares with constructed coverings",
     quote=r"it holds that $\log\mathcal{N}(\mathcal{G}_{\mid_{S}}, \epsilon, \|\cdot\|_{\infty}) = "
     r"\widetilde{O}( \frac{\Lambda^2d(\Psi + \sqrt{d}\rho)^2}{\epsilon^2\varrho^2} )$",
     remark="The cited result hides only logarithms; the constant 4.4 K found here grows with the number of "
@@ -195,19 +189,19 @@ LogNumber: TypeAlias = Callable[..., float]
     examples=200,
     family=linear_classes(),
     K=st.integers(2, 10),
-    t=powers_of_ten(-1, 3),
+    ratio=powers_of_ten(-1, 3),
 )
 def quoted_covering_follows(
-    family: dict[str, float], K: int, t: float, log_number: LogNumber = linear_covering
+    family: dict[str, float], K: int, ratio: float, log_number: LogNumber = linear_covering
 ) -> Evidence:
     """The covering number quoted for linear classes follows from an explicit one, up to 4.4 K."""
     d, Lambda, Psi, rho, varrho = (family[k] for k in ("d", "Lambda", "Psi", "rho", "varrho"))
-    reach = Lambda * (Psi + sqrt(d) * rho) / varrho
-    eps = reach / t
-    # Losses of the class differ by at most 2 reach, which one centre covers.
-    own = 0.0 if eps >= 2 * reach else log_number(eps, K=K, **family)
-    quoted = 4.4 * K * d * reach**2 / eps**2
-    return Evidence.at_most(own, quoted, 2.0**-40 * quoted, f"log N = {own:.4g}, quoted {quoted:.4g}")
+    half_range = Lambda * (Psi + sqrt(d) * rho) / varrho  # losses of the class differ by at most twice this
+    eps = half_range / ratio
+    explicit = 0.0 if eps >= 2 * half_range else log_number(eps, K=K, **family)
+    quoted = 4.4 * K * d * half_range**2 / eps**2
+    note = f"log N = {explicit:.4g}, quoted {quoted:.4g}"
+    return Evidence.at_most(explicit, quoted, 2.0**-40 * quoted, note)
 
 
 quoted_covering_follows.mutant("uses epsilon/10")(lambda eps, **family: linear_covering(eps / 10, **family))
@@ -226,31 +220,31 @@ quoted_covering_follows.mutant("uses epsilon/10")(lambda eps, **family: linear_c
 )
 def bound_is_d_times_the_lower_one(capacity: Capacity = linear_capacity) -> Iterator[Evidence | Curve]:
     """The bound for linear classes is O(d) times the lower bound, for fixed rho/Psi and varrho."""
-    sizes = (1, 4, 16, 64, 256)
-    for rho in (0.0, 0.1, 1.0):
+    dimensions = (1, 4, 16, 64, 256)
+    for relative_radius in (0.0, 0.1, 1.0):  # rho/Psi
         ratios = []
-        for d in sizes:
+        for d in dimensions:
             for Lambda, Psi in ((1.0, 1.0), (7.0, 1.0), (1.0, 0.2)):
-                A = capacity(d=d, Lambda=Lambda, Psi=Psi, rho=rho * Psi, varrho=1.0)
+                A = capacity(d=d, Lambda=Lambda, Psi=Psi, rho=relative_radius * Psi, varrho=1.0)
                 ratio = A / (Lambda * Psi)
-                exact = sqrt(d) + d * rho
+                exact = sqrt(d) + d * relative_radius
                 yield Evidence(abs(ratio / exact - 1), 2.0**-46, f"d = {d}, Lambda = {Lambda}, Psi = {Psi}")
             ratios.append(ratio)
         curve = Curve(
-            f"bound over lower bound, rho/Psi = {rho:g}",
+            f"bound over lower bound, rho/Psi = {relative_radius:g}",
             "d",
             "ratio",
             "(1 + rho/Psi) d",
-            tuple(map(float, sizes)),
+            tuple(map(float, dimensions)),
             tuple(ratios),
-            tuple((1 + rho) * d for d in sizes),
+            tuple((1 + relative_radius) * d for d in dimensions),
         )
         yield curve
         yield curve.below_bound(2.0**-40)
         yield curve.at_most(1.0, log(1.01))
 
 
-bound_is_d_times_the_lower_one.mutant("applies the root of d twice")(
+bound_is_d_times_the_lower_one.mutant("multiplies by sqrt(d) twice")(
     lambda **family: linear_capacity(**family) * sqrt(family["d"])
 )
 
@@ -297,41 +291,36 @@ def network_class_covering(
     capacity: Capacity = network_capacity,
     covering: Covering = network_covering,
 ) -> Iterator[Evidence]:
-    """log N of the network class is A^2/eps^2, and for one layer agrees with the linear class."""
-    d, Psi, rho, varrho = (family[k] for k in ("d", "Psi", "rho", "varrho"))
-    weights = family["Lambda"]
-    one_layer = covering(capacity(d=d, s=[2.0], a=[weights], Psi=Psi, rho=rho, varrho=varrho), eps)
-    linear = weights**2 * d * (Psi + sqrt(d) * rho) ** 2 / (varrho * eps) ** 2
-    yield Evidence(
-        abs(log(one_layer / linear)),
-        2.0**-44,
-        f"for one layer log N = {one_layer:.4g}, for the linear class {linear:.4g}",
-    )
+    """log N of the network class is A^2/eps^2, and for one layer it is log N of the linear class."""
+    d, Lambda, Psi, rho, varrho = (family[k] for k in ("d", "Lambda", "Psi", "rho", "varrho"))
+    one_layer = covering(capacity(d=d, s=[2.0], a=[Lambda], Psi=Psi, rho=rho, varrho=varrho), eps)
+    linear = Lambda**2 * d * (Psi + sqrt(d) * rho) ** 2 / (varrho * eps) ** 2
+    note = f"for one layer log N = {one_layer:.4g}, for the linear class {linear:.4g}"
+    yield Evidence(abs(log(one_layer / linear)), 2.0**-44, note)
     s, a = ([pair[k] for pair in layers] for k in (0, 1))
-    wide = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho), eps * factor)
-    steep = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho * factor), eps)
-    yield Evidence(
-        abs(log(wide / steep)), 2.0**-44, f"for equal varrho epsilon, log N = {wide:.4g} and {steep:.4g}"
-    )
+    smaller_eps = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho), eps * factor)
+    smaller_margin = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho * factor), eps)
+    note = f"for equal varrho epsilon, log N = {smaller_eps:.4g} and {smaller_margin:.4g}"
+    yield Evidence(abs(log(smaller_eps / smaller_margin)), 2.0**-44, note)
     product, total = float(np.prod(np.square(s))), sum((v / u) ** 2 for u, v in layers)
     exact = len(s) ** 2 * d * (Psi + sqrt(d) * rho) ** 2 / varrho**2 * product * total
-    yield Evidence(abs(log(wide * (eps * factor) ** 2 / exact)), 2.0**-44, "the corrected formula")
+    yield Evidence(abs(log(smaller_eps * (eps * factor) ** 2 / exact)), 2.0**-44, "the corrected formula")
 
 
 def printed_covering(A: float, eps: float) -> float:
-    """The printed formula, with eps for eps^2."""
+    """The printed formula, with eps instead of eps^2."""
     return A**2 / eps
 
 
 ONES = {"d": 1, "Lambda": 1.0, "Psi": 1.0, "rho": 0.0, "varrho": 1.0}
 
 
-def _within_printed_power() -> Iterator[Evidence]:
+def _assumptions_hold() -> Iterator[Evidence]:
     positive = all(v > 0 for name, v in ONES.items() if name != "rho") and ONES["rho"] >= 0
     yield from each(("positive parameters of the class, rho >= 0", positive))
 
 
-@network_class_covering.counterexample(margin=4.6, meets=_within_printed_power)
+@network_class_covering.counterexample(margin=4.6, meets=_assumptions_hold)
 def _printed_power() -> Iterator[Evidence]:
     example = (ONES, 0.01, 0.01, [(1.0, 1.0)])
     for evidence in evidence_from(network_class_covering, *example, covering=printed_covering)[:2]:
@@ -340,8 +329,8 @@ def _printed_power() -> Iterator[Evidence]:
         )
 
 
-network_class_covering.mutant("the printed power of eps", replaces="covering")(printed_covering)
-network_class_covering.mutant("uses the root of the number of layers", replaces="capacity")(
+network_class_covering.mutant("uses the printed power of eps", replaces="covering")(printed_covering)
+network_class_covering.mutant("uses sqrt(L) instead of L", replaces="capacity")(
     lambda **family: network_capacity(**family) / sqrt(len(family["s"]))
 )
 
@@ -363,4 +352,4 @@ network_class_covering.mutant("uses the root of the number of layers", replaces=
     ),
 )
 def novelty() -> None:
-    """The novelty lies in bounding the covering number of G_adv by that of G."""
+    """The novelty is that the covering number of G bounds the covering number of G_adv."""

@@ -1,4 +1,4 @@
-"""Section 5: the covering number of the robust losses, its proof, and the ramp loss."""
+"""Section 5: Proposition 5 on the covering number of robust losses, its proof, and the ramp loss."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ Value: TypeAlias = Callable[..., Array]
 
 # --- The covering number of the robust losses -----------------------------------------------------
 
-STRICT = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
-"""Strictly convex phi, as Proposition 5 requires."""
+STRICTLY_CONVEX = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
 
 
 @claim(
@@ -53,12 +52,12 @@ STRICT = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
     examples=60,
     family=classes(),
     eta=powers_of_ten(-3, 2),
-    phi=st.sampled_from(STRICT),
+    phi=st.sampled_from(STRICTLY_CONVEX),
 )
 def covering_of_robust_losses(
     family: list[list[list[float]]], eta: float, phi: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The robust losses of a class need no more centres than its losses on the ball."""
+    """Covering the robust losses of a class takes no more centres than covering its losses on the ball."""
     yield from robust_class_is_no_richer(family, eta, phi, solve)
 
 
@@ -74,7 +73,7 @@ covering_of_robust_losses.mutant("doubles the losses")(with_losses(lambda losses
     verdict=Verdict.CORRECTED,
     formula=r"T(g) = \sup_P \left\{ \mathbb{E}_P[g] - \eta\, \mathbb{E}_{b \sim "
     r"P}\left[\phi\left(\frac{dP}{d\beta}(b)\right)\right] \right\}",
-    assumptions="T(g) is the dual value; beta is uniform on the ball of radius rho, B_1(0) in the proof",
+    assumptions="T(g) is the dual value; beta is uniform on the ball, of radius 1 in the proof",
     quote=r"$\bE_{\bP}[g] - \eta\bE_{b\sim\bP}"
     r"\left[\phi\left(\frac{\diff\bP(b)}{\diff\beta(b)}\right)\right]$",
     correction="the expectation of phi is under beta, as in Definition 1",
@@ -87,7 +86,7 @@ covering_of_robust_losses.mutant("doubles the losses")(with_losses(lambda losses
     r"\beta}\left[\phi\left(\frac{dP}{d\beta}(b)\right)\right] \right\}",
     examples=25,
     problem=problems(max_size=4),
-    phi=st.sampled_from([*STRICT[:3], ABSOLUTE, HINGE, indicator(0.5)]),
+    phi=st.sampled_from([*STRICTLY_CONVEX[:3], ABSOLUTE, HINGE, indicator(0.5)]),
 )
 def divergence_under_beta(
     problem: InnerProblem, phi: Divergence, objective: Value = primal_value
@@ -97,46 +96,47 @@ def divergence_under_beta(
     best = worst_case(problem.losses, problem.eta, phi, p=problem.distribution)
     reached = float(objective(problem.losses, best.weights, problem.eta, phi, p=problem.distribution))
     exact = solve_exactly(problem.f, *instance).value
-    # Rounding the weights costs eta phi' where phi is not flat.
+    # Rounding errors of the weights are multiplied by the losses and by eta phi'.
     slack = primal_tolerance(problem, phi) + 2.0**-40 * problem.spread
-    yield Evidence(abs(definitions.exact_difference(reached, exact)), slack, "the primal at its worst case")
+    error = abs(definitions.exact_difference(reached, exact))
+    yield Evidence(error, slack, "the primal objective at the weights")
     dual = definitions.dual_minimum(problem.f, *instance)
     slack = value_tolerance(problem) + 1e-18 * problem.eta
-    yield Evidence(abs(definitions.exact_difference(dual, exact)), slack, "T(g) and the primal, exactly")
+    yield Evidence(abs(definitions.exact_difference(dual, exact)), slack, "T(g) and the primal optimum")
 
 
-def under_the_worst_case(
+def printed_objective(
     losses: Array, weights: Array, eta: float, phi: Divergence, p: Array | None = None
 ) -> Array:
     """The printed objective, with the expectation of phi under P."""
     xp = array_namespace(losses)
     distribution = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p / xp.sum(p)
-    charged = weights > 0
+    positive = weights > 0
     ratio = xp.where(
-        charged,
+        positive,
         weights / xp.where(distribution > 0, distribution, xp.ones_like(distribution)),
         xp.ones_like(distribution),
     )
-    cost = xp.where(charged, weights * phi.phi(ratio), xp.zeros_like(distribution))
+    cost = xp.where(positive, weights * phi.phi(ratio), xp.zeros_like(distribution))
     return xp.sum(weights * losses, axis=-1) - eta * xp.sum(cost, axis=-1)
 
 
 ZERO_ONE = (0.0, 1.0)
 
 
-def _within_printed_divergence() -> Iterator[Evidence]:
+def _assumptions_hold() -> Iterator[Evidence]:
     yield from strongly_convex(QUADRATIC, 1.0)  # hence strictly convex
     inside = all(0 <= v <= 1 for v in ZERO_ONE)
     yield from each(("phi as in Example 3", QUADRATIC.name == "quadratic"), ("losses in [0, 1]", inside))
 
 
-@divergence_under_beta.counterexample(margin=0.08, meets=_within_printed_divergence)
+@divergence_under_beta.counterexample(margin=0.08, meets=_assumptions_hold)
 def _printed_divergence() -> Iterator[Evidence]:
     # f = (0, 1), quadratic phi, eta = 1: the printed objective at P = (1/2 - e, 1/2 + e) is 1/2 + e - 6 e^2.
     q = np.linspace(0, 1, 2401)
     xp = active().namespace
     weights = array(np.stack([1 - q, q], axis=-1))
-    highest = float(xp.max(under_the_worst_case(array(ZERO_ONE), weights, 1.0, QUADRATIC)))
+    highest = float(xp.max(printed_objective(array(ZERO_ONE), weights, 1.0, QUADRATIC)))
     true = float(definitions.dual_minimum(ZERO_ONE, 1.0, "quadratic"))
     yield Evidence(
         true - highest,
@@ -146,7 +146,7 @@ def _printed_divergence() -> Iterator[Evidence]:
     )
     weights, zero = array([0.9, 0.1]), array([0.0, 0.0])
     right = -float(primal_value(zero, weights, 1.0, QUADRATIC))
-    printed = -float(under_the_worst_case(zero, weights, 1.0, QUADRATIC))
+    printed = -float(printed_objective(zero, weights, 1.0, QUADRATIC))
     yield Evidence(
         printed - right,
         0.0,
@@ -155,23 +155,25 @@ def _printed_divergence() -> Iterator[Evidence]:
     )
 
 
-divergence_under_beta.mutant("the printed expectation")(under_the_worst_case)
+divergence_under_beta.mutant("uses the printed expectation")(printed_objective)
 
+
+# --- The ramp loss --------------------------------------------------------------------------------
 
 Ramp: TypeAlias = Callable[..., Array]
 
-LOGITS = st.one_of(st.integers(-3, 3).map(float), st.floats(-5, 5, width=32, allow_subnormal=False))
+LOGIT = st.one_of(st.integers(-3, 3).map(float), st.floats(-5, 5, width=32, allow_subnormal=False))
 
 
 @st.composite
-def logits(draw: st.DrawFn) -> tuple[list[float], list[float], int]:
+def labelled_logits(draw: st.DrawFn) -> tuple[list[float], list[float], int]:
     """Two vectors of logits for up to five classes, and a label."""
     K = draw(st.integers(2, 5))
-    first, second = (draw(st.lists(LOGITS, min_size=K, max_size=K)) for _ in range(2))
+    first, second = (draw(st.lists(LOGIT, min_size=K, max_size=K)) for _ in range(2))
     return first, second, draw(st.integers(0, K - 1))
 
 
-def _loss(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
+def _evaluate(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
     xp = active().namespace
     return float(loss(array(t), xp.asarray(y, dtype=xp.int64), varrho=varrho))
 
@@ -183,26 +185,23 @@ def _loss(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
     formula=r"|\ell(t, y) - \ell(t', y)| \le \frac{2}{\varrho} \|t - t'\|_\infty",
     assumptions="two classes or more, margin varrho > 0",
     examples=120,
-    pair=logits(),
+    case=labelled_logits(),
     varrho=powers_of_ten(-1, 1),
 )
 def ramp_is_lipschitz(
-    pair: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
+    case: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
 ) -> Iterator[Evidence]:
     """The ramp loss is 2/varrho-Lipschitz in the maximum norm of the logits, and the constant is sharp."""
-    t, other, y = pair
-    apart = max(abs(a - b) for a, b in zip(t, other, strict=True))
-    change = abs(_loss(loss, t, y, varrho) - _loss(loss, other, y, varrho))
+    t, other, y = case
+    distance = max(abs(a - b) for a, b in zip(t, other, strict=True))
+    change = abs(_evaluate(loss, t, y, varrho) - _evaluate(loss, other, y, varrho))
     size = max(map(abs, t + other))
-    yield Evidence(
-        change - 2 / varrho * apart,
-        2.0**-48 * (1 + size / varrho),
-        f"logits change by {apart:.4g}, the loss by {change:.4g}",
-    )
+    note = f"logits change by {distance:.4g}, the loss by {change:.4g}"
+    yield Evidence(change - 2 / varrho * distance, 2.0**-48 * (1 + size / varrho), note)
     # The constant is attained if the two largest logits move in opposite directions inside the ramp.
-    still = [varrho / 2 if k == y else 0.0 for k in range(len(t))]
-    moved = [v + (varrho / 8 if k == y else -varrho / 8) for k, v in enumerate(still)]
-    change = _loss(loss, still, y, varrho) - _loss(loss, moved, y, varrho)
+    before = [varrho / 2 if k == y else 0.0 for k in range(len(t))]
+    after = [v + (varrho / 8 if k == y else -varrho / 8) for k, v in enumerate(before)]
+    change = _evaluate(loss, before, y, varrho) - _evaluate(loss, after, y, varrho)
     yield Evidence(abs(change - 0.25), 2.0**-48, "2/varrho is attained")
 
 
@@ -221,7 +220,7 @@ def cross_entropy(t: list[float], y: int) -> float:
     id="I4-range",
     verdict=Verdict.CORRECTED,
     formula=r"\ell : \mathbb{R}^K \times \{1,\ldots,K\} \to [0,1]",
-    assumptions="a classification loss such as the one named",
+    assumptions="the loss that the paper names as an example",
     quote=r"$\ell:~\mathbb{R}^K\times\{1,\ldots,K\}\to[0,1]$ denotes a $K$-class classification loss "
     r"function such as the cross-entropy loss",
     correction="such as the ramp loss of the examples; the cross-entropy would have to be truncated",
@@ -232,40 +231,37 @@ def cross_entropy(t: list[float], y: int) -> float:
     ),
     corrected=r"\ell_{ramp}(t, y) \in [0,1], \qquad \sup_t \ell_{cross-entropy}(t, y) = \infty",
     examples=120,
-    pair=logits(),
+    case=labelled_logits(),
     varrho=powers_of_ten(-1, 1),
 )
 def ramp_is_bounded(
-    pair: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
+    case: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
 ) -> Iterator[Evidence]:
     """The ramp loss is in [0, 1]: 1 for negative margins, 0 for margins above varrho, linear between."""
-    t, _, y = pair
-    value = _loss(loss, t, y, varrho)
+    t, _, y = case
+    value = _evaluate(loss, t, y, varrho)
     yield Evidence(max(-value, value - 1), 0.0, f"the loss is {value:.4g}")
     margin = t[y] - max(v for k, v in enumerate(t) if k != y)
     exact = 1.0 if margin <= 0 else 0.0 if margin >= varrho else 1 - margin / varrho
     yield Evidence(abs(value - exact), 2.0**-48 * (1 + max(map(abs, t)) / varrho), "Eq. (23)")
 
 
-FIVE_APART = [0.0, 5.0]
+LOGITS = [0.0, 5.0]
 
 
 @ramp_is_bounded.counterexample(
     margin=4.0,
     meets=lambda: each(
-        ("real logits, two classes or more", len(FIVE_APART) >= 2 and max(map(abs, FIVE_APART)) < 1e308)
+        ("real logits, two classes or more", len(LOGITS) >= 2 and max(map(abs, LOGITS)) < 1e308)
     ),
 )
 def _unbounded() -> Evidence:
-    value = cross_entropy(FIVE_APART, 0)
-    return Evidence(
-        value - 1,
-        0.0,
-        f"logits (0, 5) and the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1",
-    )
+    value = cross_entropy(LOGITS, 0)
+    note = f"logits (0, 5) and the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1"
+    return Evidence(value - 1, 0.0, note)
 
 
-@ramp_is_bounded.mutant("includes the own class among the others")
+@ramp_is_bounded.mutant("counts the label among the other classes")
 def _(t: Array, y: Array, *, varrho: float) -> Array:
     xp = array_namespace(t)
     best = xp.max(t, axis=-1)

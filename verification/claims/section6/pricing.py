@@ -39,8 +39,8 @@ def negative_revenue(w: Array, z: Array) -> Array:
 def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
     """The smallest eigenvalue of half the Hessian of the empirical risk in theta, on a random training set.
 
-    With f_theta(x) = theta'g(x), half the Hessian is -G' diag(mean z_1) G/M. The mean is over
-    the m coefficients z of each of the M covariates x.
+    With f_theta(x) = theta'g(x) and the M rows g(x_i) of G, half the Hessian is -G' diag(mean z_1) G/M. The
+    mean is over the m coefficients z drawn for each x_i.
     """
     rng = np.random.default_rng(seed)
     beta1 = rng.uniform(-0.1, 0.1, size=10)
@@ -79,15 +79,14 @@ def pricing_has_a_solution(sensitivity: Sensitivity = printed_sensitivity) -> It
             yield Evidence(-least, 1e-11, note)
 
 
-def _within_revenue_grows() -> Iterator[Evidence]:
-    z = float(printed_sensitivity(1.0))
-    printed = abs(z - float(np.tanh(3.0))) < 1e-15
+def _assumptions_hold() -> Iterator[Evidence]:
+    printed = abs(float(printed_sensitivity(1.0)) - float(np.tanh(3.0))) < 1e-15
     yield from each(("E[z | x] as printed", printed))
 
 
-@pricing_has_a_solution.counterexample(margin=9e5, meets=_within_revenue_grows)
+@pricing_has_a_solution.counterexample(margin=9e5, meets=_assumptions_hold)
 def _revenue_grows() -> Evidence:
-    # One x with beta_1'x = 1, beta_2'x = 0, and E[z | x] in place of z, as the loss is linear in z.
+    # One x with beta_1'x = 1 and beta_2'x = 0. E[z | x] replaces z, because the loss is linear in z.
     xp = active().namespace
     z = [float(printed_sensitivity(1.0)), 1.0]
     data = Conditional.stacked(xp.zeros((1, 1), dtype=xp.float64), array([[z]]), weight=None)
@@ -95,8 +94,8 @@ def _revenue_grows() -> Evidence:
     prices = [1.0, 10.0, 1000.0]
     revenue = [-float(loss(array([[w]]), xp.asarray([0], dtype=xp.int64))[0]) for w in prices]
     shown = ", ".join(f"{r:.4g} at w = {w:g}" for r, w in zip(revenue, prices, strict=True))
-    words = "for x with beta_1'x = 1, beta_2'x = 0 and any w in R, the expected revenue is tanh(3) w^2 + w"
-    return Evidence(revenue[-1], 0.0, f"{words}: {shown}")
+    formula = "for x with beta_1'x = 1, beta_2'x = 0 and any w in R, the expected revenue is tanh(3) w^2 + w"
+    return Evidence(revenue[-1], 0.0, f"{formula}: {shown}")
 
 
 pricing_has_a_solution.mutant("demand falls with the price everywhere")(lambda t: -np.ones_like(t))
@@ -145,11 +144,11 @@ def score_is_a_share(
     half = (erm + best) / 2
     yield Evidence(abs(float(score(half, erm, best) - Fraction(1, 2))), 0.0, "1/2 at the midpoint")
     plain = score(risk, erm, best)
-    turned = score(*(scale * v + offset for v in (risk, erm, best)))
-    yield Evidence(abs(float(plain - turned)), 0.0, "invariance under affine maps, including sign changes")
+    mapped = score(*(scale * v + offset for v in (risk, erm, best)))
+    yield Evidence(abs(float(plain - mapped)), 0.0, "invariance under affine maps, including sign changes")
 
 
-@score_is_a_share.mutant("measures relative to the optimum")
+@score_is_a_share.mutant("divides by the optimum instead of the gap")
 def _(risk: Fraction, erm: Fraction, best: Fraction) -> Fraction:
     return (erm - risk) / best if best else Fraction(0)
 
@@ -161,11 +160,11 @@ CONIC = 1e-6
 
 
 @dataclass(frozen=True)
-class Instance:
-    """Nonuniform weights on three covariates, four parameters z and five places, some unreachable."""
+class CausalProblem:
+    """Three covariates x_k, four parameters z_j, and five places x'_l to which the x_k may move."""
 
     joint: Any  # (3, 4): P(x_k, z_j)
-    nu: Any  # (3, 5): the reference distribution on the places
+    nu: Any  # (3, 5): the reference distribution on the places, for each x_k
     places: Any  # (5,)
     z: Any  # (4,)
 
@@ -176,7 +175,7 @@ class Instance:
         return w * self.z + np.sin(3 * w * self.z)
 
     def solved(self, solve: Solve, eta: float, d: Divergence) -> CausalValue:
-        """Solve it with the library, on arrays of the active backend."""
+        """Call `solve` with arrays of the active backend."""
         xp = active().namespace
         share = self.joint / self.joint.sum(axis=1, keepdims=True)
         data = Conditional(
@@ -186,13 +185,13 @@ class Instance:
         return solve(loss, data, array(np.tile(self.places, (3, 1))), eta, d, p=array(self.nu))
 
 
-def instance(seed: int) -> Instance:
-    """A random instance."""
+def random_problem(seed: int) -> CausalProblem:
+    """A random problem, in which some places are outside the perturbation sets of some covariates."""
     rng = np.random.default_rng(seed)
-    reach = rng.random((3, 5)) < 0.8
-    reach[:, 0] = True
-    nu = np.where(reach, rng.exponential(size=(3, 5)), 0.0)
-    return Instance(
+    reachable = rng.random((3, 5)) < 0.8
+    reachable[:, 0] = True
+    nu = np.where(reachable, rng.exponential(size=(3, 5)), 0.0)
+    return CausalProblem(
         rng.dirichlet(np.ones(12)).reshape(3, 4),
         nu / nu.sum(axis=1, keepdims=True),
         rng.normal(size=5),
@@ -209,12 +208,12 @@ def instance(seed: int) -> Instance:
     assumptions="finitely many covariates, parameters and places",
 )
 def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
-    """The value of the causal problem is the mean over covariates of the largest conditional mean."""
+    """The value of the causal problem is the mean over covariates of the largest conditional mean loss."""
     for seed in range(8):
-        case = instance(seed)
-        primal = causal_plan(case.cost, case.joint, case.nu).value
-        dual = float(case.solved(solve, 1.0, ENTROPIC).supremum)
-        yield Evidence(abs(primal - dual), CONIC * (1 + abs(case.cost).max()), f"seed = {seed}")
+        problem = random_problem(seed)
+        primal = causal_plan(problem.cost, problem.joint, problem.nu).value
+        dual = float(problem.solved(solve, 1.0, ENTROPIC).supremum)
+        yield Evidence(abs(primal - dual), CONIC * (1 + abs(problem.cost).max()), f"seed = {seed}")
 
 
 @claim(
@@ -229,12 +228,12 @@ def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
 def regularized_causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
     """The regularized causal problem over transport plans has the same value as its dual."""
     for seed in range(4):
-        case = instance(seed)
+        problem = random_problem(seed)
         for d, eta in ((ENTROPIC, 0.1), (QUADRATIC, 0.1), (ENTROPIC, 2.0), (QUADRATIC, 2.0)):
-            primal = causal_plan(case.cost, case.joint, case.nu, eta=eta, penalty=d.name).value
-            dual = float(case.solved(solve, eta, d).value)
-            apart = abs(primal - dual)
-            yield Evidence(apart, CONIC * (1 + abs(case.cost).max()), f"{d.name}, eta = {eta}, seed = {seed}")
+            primal = causal_plan(problem.cost, problem.joint, problem.nu, eta=eta, penalty=d.name).value
+            dual = float(problem.solved(solve, eta, d).value)
+            slack = CONIC * (1 + abs(problem.cost).max())
+            yield Evidence(abs(primal - dual), slack, f"{d.name}, eta = {eta}, seed = {seed}")
 
 
 @causal_duality.mutant("leaves the perturbation set")
@@ -247,8 +246,8 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
 @regularized_causal_duality.mutant("ignores the weights of the covariates")
 def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
     xp = array_namespace(places)
-    alike = Conditional(data.x, data.z, data.share, xp.full_like(data.weight, 1 / data.weight.shape[0]))
-    return causal_value(loss, alike, places, eta, d, p=p)
+    weight = xp.full_like(data.weight, 1 / data.weight.shape[0])
+    return causal_value(loss, Conditional(data.x, data.z, data.share, weight), places, eta, d, p=p)
 
 
 # --- Why the plan must be causal ------------------------------------------------------------------
@@ -264,18 +263,18 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
 )
 def causality_binds(plan: Callable[..., Any] = causal_plan, seed: int = 0) -> Iterator[Evidence]:
     """Without the causal constraint the worst case is never smaller, and may be strictly larger."""
-    for case in [instance(4 * seed + k) for k in range(4)]:
-        bound = plan(case.cost, case.joint, case.nu).value
-        free = plan(case.cost, case.joint, case.nu, causal=False).value
-        slack = CONIC * (1 + abs(case.cost).max())
-        yield Evidence(bound - free, slack, f"causal {bound:.5f}, free {free:.5f}")
-    # One covariate, z = -1 or 1, places -1 and 1, cost x z: an adversary that sees z earns 1, others 0.
+    for problem in [random_problem(4 * seed + k) for k in range(4)]:
+        causal = plan(problem.cost, problem.joint, problem.nu).value
+        free = plan(problem.cost, problem.joint, problem.nu, causal=False).value
+        slack = CONIC * (1 + abs(problem.cost).max())
+        yield Evidence(causal - free, slack, f"causal {causal:.5f}, unconstrained {free:.5f}")
+    # One covariate, z = -1 or 1, places -1 and 1, cost x z: an adversary that sees z gains 1, a causal one 0.
     cost, joint, nu = np.array([[1.0, -1.0], [-1.0, 1.0]]), np.full((1, 2), 0.5), np.full((1, 2), 0.5)
-    for causal, exact in ((True, 0.0), (False, 1.0)):
-        value = plan(cost, joint, nu, causal=causal).value
-        yield Evidence(abs(value - exact), CONIC, f"causal={causal}: {value:.5f}, exact value {exact:g}")
+    for constrained, exact in ((True, 0.0), (False, 1.0)):
+        value = plan(cost, joint, nu, causal=constrained).value
+        yield Evidence(abs(value - exact), CONIC, f"causal={constrained}: {value:.5f}, exact value {exact:g}")
 
 
-@causality_binds.mutant("leaves the constraint out")
+@causality_binds.mutant("omits the causal constraint")
 def _(*args: Any, causal: bool = True) -> Any:
     return causal_plan(*args, causal=False)

@@ -31,7 +31,7 @@ from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.policy_evaluation import followed, relative_entropy
+from phiball.verification.oracles.policy_evaluation import policy_value, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
@@ -69,7 +69,7 @@ def update_is_robust(
     """The last term of the update is the best action's value under the worst penalized perturbation."""
     p = tuple(c / sum(counts) for c in counts)
     reward = 1.5
-    # The minimum over gamma, as minus a maximum that the oracle computes from its definition.
+    # The minimum over gamma is minus the maximum for -Q, which the oracle computes from its definition.
     worst = [-float(definitions.dual_minimum([-v for v in row], eta, "entropic", None, p)) for row in rows]
     Q = np.array(rows).T
     target = (1 - alpha) * Q[0, 0] + alpha * reward + discount * alpha * max(worst)
@@ -87,7 +87,7 @@ def update_is_robust(
     size = 1 + abs(Q).max()
     yield Evidence(abs(updated([0, 1, 2], p) - target), ROUNDING * size, "the update of Q(s, a)")
     plain = (1 - alpha) * Q[0, 0] + alpha * reward + discount * alpha * Q[1].max()
-    yield Evidence(abs(updated([1], [1.0]) - plain), ROUNDING * size, "radius 0 is Eq. (24)")
+    yield Evidence(abs(updated([1], [1.0]) - plain), ROUNDING * size, "radius 0 gives Eq. (24)")
 
 
 @update_is_robust.mutant("omits 1/eta in the exponent")
@@ -115,9 +115,8 @@ def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellma
                 float(update(Q, step, perturbation, step_size=0.25, discount=0.9)[s, a]) for step in steps
             ]
             expected = 0.75 * now[s, a] + 0.25 * image[s, a]
-            yield Evidence(
-                abs(model.P[s, a] @ after - expected), 4 * ROUNDING, f"s = {s}, a = {a}, seed = {seed}"
-            )
+            error = abs(model.P[s, a] @ after - expected)
+            yield Evidence(error, 4 * ROUNDING, f"s = {s}, a = {a}, seed = {seed}")
 
 
 @update_is_a_mean_step.mutant("also discounts the reward", replaces="update")
@@ -155,13 +154,12 @@ def operator_contracts(
 ) -> Evidence:
     """The robust Bellman operator is a contraction in the maximum norm, with the discount as its factor."""
     model = random_tables(seed, 4, 2, 0.9)
-    q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
-    images = [
-        to_numpy(operator(array(v), model.process, model.perturbation(eta, d))) for v in (q, q + change_q)
-    ]
-    apart = float(abs(images[0] - images[1]).max())
+    perturbation = model.perturbation(eta, d)
+    Q, change_of_Q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
+    images = [to_numpy(operator(array(v), model.process, perturbation)) for v in (Q, Q + change_of_Q)]
+    distance = float(abs(images[0] - images[1]).max())
     slack = ROUNDING * (6 * unit + abs(model.r).max())
-    return Evidence.at_most(apart, 0.9 * abs(change_q).max(), slack, "the change of TQ")
+    return Evidence.at_most(distance, 0.9 * abs(change_of_Q).max(), slack, "the change of TQ")
 
 
 @operator_contracts.mutant("omits 1/eta in the exponent")
@@ -187,53 +185,53 @@ def _(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
     r"\gamma \eta D_{KL}(\kappa, \beta) \right) \right]",
 )
 def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Evidence]:
-    """The fixed point is the largest return over policies of the smallest over penalized perturbations."""
+    """The fixed point is the max over policies of the min over perturbations of the penalized return."""
     for seed in range(5):
         model, eta, tol = random_tables(seed, 4, 2, 0.8), 0.3, 1e-11
         Q = to_numpy(fixed(model.process, model.perturbation(eta), tol=tol).Q)
-        near = np.moveaxis(Q[model.near], -1, -2)  # (S, A, 3)
+        near = np.moveaxis(Q[model.near], -1, -2)  # (4, 2, 3): Q at the three neighbours of each state
         worst = model.weight[:, None, :] * np.exp(-(near - near.min(axis=-1, keepdims=True)) / eta)
         worst /= worst.sum(axis=-1, keepdims=True)
-        price = eta * relative_entropy(worst, model.weight)
-        best = np.argmax(np.sum(worst * near, axis=-1) + price, axis=-1)
-        reached = followed(*model.plain, best, worst, price)
-        yield Evidence(
-            float(abs(reached - Q).max()), 10 * tol, "the return of the best policy against the worst kernel"
-        )
+        penalty = eta * relative_entropy(worst, model.weight)
+        best = np.argmax(np.sum(worst * near, axis=-1) + penalty, axis=-1)
+        reached = policy_value(*model.plain, best, worst, penalty)
+        note = "the best policy against the worst kernel"
+        yield Evidence(float(abs(reached - Q).max()), 10 * tol, note)
         for policy in product(range(2), repeat=4):
-            other = followed(*model.plain, policy, worst, price)
+            other = policy_value(*model.plain, policy, worst, penalty)
             yield Evidence(float((other - Q).max()), 10 * tol, f"policy {policy} against the worst kernel")
         rng = np.random.default_rng(seed)
         for scale in (0.01, 0.1, 1.0, 10.0):
             kernel = worst * np.exp(scale * rng.normal(size=worst.shape))
             kernel /= kernel.sum(axis=-1, keepdims=True)
-            other = followed(*model.plain, best, kernel, eta * relative_entropy(kernel, model.weight))
-            yield Evidence(float((Q - other).max()), 10 * tol, "another kernel against the best policy")
+            other = policy_value(*model.plain, best, kernel, eta * relative_entropy(kernel, model.weight))
+            yield Evidence(float((Q - other).max()), 10 * tol, "the best policy against another kernel")
 
 
-STAY, EITHER, HALF = np.eye(2)[:, None, :], np.full((2, 2), 0.5), 0.5
+ABSORBING, EITHER_STATE, DISCOUNT = np.eye(2)[:, None, :], np.full((2, 2), 0.5), 0.5
 
 
-def _within_supremum_rewards_noise() -> Iterator[Evidence]:
-    distributions = bool(np.all(STAY.sum(axis=-1) == 1) and np.all(EITHER.sum(axis=-1) == 1))
+def _assumptions_hold() -> Iterator[Evidence]:
+    distributions = bool(np.all(ABSORBING.sum(axis=-1) == 1) and np.all(EITHER_STATE.sum(axis=-1) == 1))
     yield from each(
-        ("transitions and perturbations are distributions", distributions), ("0 < discount < 1", 0 < HALF < 1)
+        ("transitions and perturbations are distributions", distributions),
+        ("0 < discount < 1", 0 < DISCOUNT < 1),
     )
 
 
-@fixed_point_is_an_infimum.counterexample(margin=0.2, meets=_within_supremum_rewards_noise)
+@fixed_point_is_an_infimum.counterexample(margin=0.2, meets=_assumptions_hold)
 def _supremum_rewards_noise() -> Evidence:
     # Two absorbing states with rewards 1 and 0; the perturbation may exchange them.
-    model = Tables(STAY, np.array([[1.0], [0.0]]), [[0, 1]] * 2, EITHER, discount=HALF)
+    model = Tables(ABSORBING, np.array([[1.0], [0.0]]), [[0, 1]] * 2, EITHER_STATE, discount=DISCOUNT)
     fixed = value_iteration(model.process, model.perturbation(1.0), tol=1e-11).Q
-    best = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
-    top = followed(*model.plain, [0, 0], best, np.zeros((2, 1)))
+    to_first_state = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
+    supremum = policy_value(*model.plain, [0, 0], to_first_state, np.zeros((2, 1)))[0, 0]
     robust = float(fixed[0, 0])
     return Evidence(
-        top[0, 0] - robust,
+        supremum - robust,
         0.0,
         "two absorbing states with rewards 1 and 0, which the perturbation may exchange; discount 1/2, "
-        f"entropic phi, eta = 1: the supremum is 1 + 1/2 + 1/4 + ... = {top[0, 0]:.4f}, while the update "
+        f"entropic phi, eta = 1: the supremum is 1 + 1/2 + 1/4 + ... = {supremum:.4f}, while the update "
         f"converges to {robust:.4f}",
     )
 

@@ -64,8 +64,8 @@ def text_columns() -> Columns:
 )
 def columns_agree(columns: Callable[[], Columns] = text_columns) -> Evidence:
     """The text and the caption of Figure 3 name the same four perturbations."""
-    odd = set(columns()) ^ set(caption_columns())
-    return Evidence(len(odd), 0.0, f"named only in the text or only in the caption: {len(odd)}")
+    count = len(set(columns()) ^ set(caption_columns()))
+    return Evidence(count, 0.0, f"named only in the text or only in the caption: {count}")
 
 
 columns_agree.mutant("names only the attacks")(lambda: (("l2", "attack"), ("linf", "attack")))
@@ -73,12 +73,11 @@ columns_agree.mutant("names only the attacks")(lambda: (("l2", "attack"), ("linf
 
 # --- Section 6.2: the table -----------------------------------------------------------------------
 
-
 RETURNS = (
     *((469.42, 19.03), (487.11, 9.09), (187.63, 29.40), (394.12, 12.01)),
     *((355.54, 28.89), (443.17, 9.98), (271.41, 20.70), (418.42, 13.64)),
 )
-"""Means and error bars in Table 3, each over ten trials."""
+"""Means and error bars in Table 3 over ten trials: regular, then robust, in each of four environments."""
 
 
 def true_cap() -> float:
@@ -111,7 +110,7 @@ def returns_below_the_cap(cap: Callable[[], float] = true_cap) -> Iterator[Evide
     longest = cap()
     for mean, bar in RETURNS:
         yield Evidence(mean - longest, 0.0, f"the mean {mean} and the cap {longest:.0f}")
-        # Numbers in [0, cap] with mean m have variance at most m (cap - m); n = 10, divided by n - 1.
+        # Ten numbers in [0, cap] with mean m have a sample variance of at most 10/9 m (cap - m).
         yield Evidence(bar - sqrt(mean * (longest - mean) * 10 / 9), 0.0, f"the error bar {bar} at {mean}")
 
 
@@ -119,9 +118,8 @@ def returns_below_the_cap(cap: Callable[[], float] = true_cap) -> Iterator[Evide
 def _above_the_cap() -> Iterator[Evidence]:
     for mean, _ in RETURNS:
         if mean > 400:
-            yield Evidence(
-                mean - 400, 0.0, f"a mean return of {mean}, although 400 steps of reward 1 give at most 400"
-            )
+            note = f"a mean return of {mean}, although 400 steps of reward 1 give at most 400"
+            yield Evidence(mean - 400, 0.0, note)
 
 
 returns_below_the_cap.mutant("uses the printed cap")(lambda: 400.0)
@@ -131,16 +129,19 @@ NUMBERED = {
     "table": ("hyper-parameters, convex", "hyper-parameters, nonconvex", "returns of Q-learning"),
     "figure": ("landscape", "worst cases", "supervised learning", "training of Q-learning", "pricing"),
 }
-"""The tables and figures, in the order of the source."""
+"""The tables and figures of the paper, in the order of their numbers."""
 
 
-def right_numbers() -> dict[tuple[str, str], int]:
-    """The numbers that the text of Section 6.2 means."""
+Numbers: TypeAlias = Callable[[], dict[tuple[str, str], int]]
+
+
+def correct_numbers() -> dict[tuple[str, str], int]:
+    """The correct numbers for the references in the text of Section 6.2."""
     return {("figure", "training of Q-learning"): 4, ("table", "returns of Q-learning"): 3}
 
 
 def text_numbers() -> dict[tuple[str, str], int]:
-    """The numbers in the text of Section 6.2, which are typed and not references to labels."""
+    """The numbers that the text of Section 6.2 prints."""
     return {("figure", "training of Q-learning"): 3, ("table", "returns of Q-learning"): 2}
 
 
@@ -154,16 +155,15 @@ def text_numbers() -> dict[tuple[str, str], int]:
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The two numbers are not references to labels, and no longer agree with the numbering.",
+        "The two numbers are typed instead of referring to labels, and do not agree with the numbering.",
     ),
 )
-def references_agree(numbers: Callable[[], dict[tuple[str, str], int]] = right_numbers) -> Iterator[Evidence]:
+def references_agree(numbers: Numbers = correct_numbers) -> Iterator[Evidence]:
     """Figure 4 shows the training of Q-learning, and Table 3 its returns."""
     for (kind, what), number in numbers().items():
-        true = NUMBERED[kind].index(what) + 1
-        yield Evidence(
-            abs(number - true), 0.0, f"{what}: {kind} {number} in the text, {kind} {true} in the paper"
-        )
+        correct = NUMBERED[kind].index(what) + 1
+        note = f"{what}: {kind} {number} in the text, {kind} {correct} in the paper"
+        yield Evidence(abs(number - correct), 0.0, note)
 
 
 @references_agree.counterexample(margin=1)
@@ -179,8 +179,8 @@ references_agree.mutant("uses the numbers of the text")(text_numbers)
 Losses: TypeAlias = Callable[[int, Any], Any]
 
 
-def shapes() -> tuple[tuple[int, int], ...]:
-    """The shapes of W_1 to W_4, with which g maps R to R."""
+def correct_shapes() -> tuple[tuple[int, int], ...]:
+    """Shapes of W_1 to W_4 for which g maps R to R."""
     return ((512, 5), (512, 512), (10, 512), (1, 10))
 
 
@@ -189,7 +189,7 @@ def toy_weights(seed: int) -> list[Any]:
     """W_1 to W_4, drawn from the printed distribution."""
     rng = np.random.default_rng(seed)
     # 0.25 in N(0, 0.25) is read as the variance, as in N(0, I).
-    drawn = [rng.standard_normal(size=shape, dtype=np.float32) for shape in shapes()]
+    drawn = [rng.standard_normal(size=shape, dtype=np.float32) for shape in correct_shapes()]
     return [drawn[0] / 2, *drawn[1:]]
 
 
@@ -209,13 +209,13 @@ Shapes: TypeAlias = Callable[[], tuple[tuple[int, int], ...]]
 
 def printed_shapes() -> tuple[tuple[int, int], ...]:
     """The printed shapes, reading the second W_2 as W_3."""
-    return (*shapes()[:3], (10, 1))
+    return (*correct_shapes()[:3], (10, 1))
 
 
-def _mismatch(of: Shapes) -> int:
-    """The total mismatch of dimensions, from the 5 entries of z' to the single one of g."""
-    inside = (5, *(rows for rows, _ in of()))
-    return sum(abs(cols - n) for (_, cols), n in zip(of(), inside, strict=False)) + abs(inside[-1] - 1)
+def _mismatch(shapes: Shapes) -> int:
+    """The sum of the mismatches of dimensions in W_4 ... W_1 z', where z' has 5 entries and g has one."""
+    lengths = (5, *(rows for rows, _ in shapes()))
+    return sum(abs(cols - n) for (_, cols), n in zip(shapes(), lengths, strict=False)) + abs(lengths[-1] - 1)
 
 
 @claim(
@@ -234,16 +234,15 @@ def _mismatch(of: Shapes) -> int:
     ),
     corrected=r"W_3 \in \mathbb{R}^{10 \times 512}, \quad W_4 \in \mathbb{R}^{1 \times 10}",
 )
-def dimensions_fit(of: Shapes = shapes) -> Evidence:
+def dimensions_fit(shapes: Shapes = correct_shapes) -> Evidence:
     """The four matrices have compatible shapes, and g is a real number."""
-    return Evidence(_mismatch(of), 0.0, f"shapes {of()}")
+    return Evidence(_mismatch(shapes), 0.0, f"shapes {shapes()}")
 
 
 @dimensions_fit.counterexample(margin=9)
 def _printed() -> Evidence:
-    return Evidence(
-        _mismatch(printed_shapes), 0.0, "W_4 of shape (10, 1) is multiplied by a vector of length 10, not 1"
-    )
+    note = "W_4 of shape (10, 1) is multiplied by a vector of length 10, not 1"
+    return Evidence(_mismatch(printed_shapes), 0.0, note)
 
 
 dimensions_fit.mutant("uses the printed W_4")(printed_shapes)
@@ -253,17 +252,17 @@ DRAWS, POINTS = 100, np.linspace(-5, 5, 161, dtype=np.float32)
 
 
 @cache
-def _draws(loss: Losses, seed: int) -> list[Any]:
+def _drawn_losses(loss: Losses, seed: int) -> list[Any]:
     return [loss(DRAWS * seed + k, POINTS) for k in range(DRAWS)]
 
 
 def maxima(f: Any) -> int:
-    """The number of local maxima, at ends and plateaus too, with prominence over 1 % of the range."""
+    """Count the local maxima, including ends and plateaus, with prominence over 1 % of the range of f."""
     return len(find_peaks(np.concatenate([[-1.0], f, [-1.0]]), prominence=0.01 * np.ptp(f) + 1e-12)[0])
 
 
-SHARE = 0.8  # of 400 draws, 325 have three maxima or more, and 339 a wrong maximum after linearization
-LEAST = int(binom.ppf(TEST_LEVEL, DRAWS, SHARE))  # fewer hits are very unlikely
+SHARE = 0.8  # of 400 draws, 325 have three maxima or more, and linearization fails for 339
+LEAST_HITS = int(binom.ppf(TEST_LEVEL, DRAWS, SHARE))
 
 
 @claim(
@@ -278,9 +277,9 @@ LEAST = int(binom.ppf(TEST_LEVEL, DRAWS, SHARE))  # fewer hits are very unlikely
 )
 def many_local_maxima(loss: Losses = toy_loss, seed: int = 0) -> Evidence:
     """The toy loss has many local maxima on [-5, 5] with probability above 1/2: in four of five draws."""
-    hits = sum(maxima(f) >= 3 for f in _draws(loss, seed))
-    note = f"three local maxima or more in {hits} of {DRAWS} draws; at least {LEAST} are expected"
-    return Evidence(LEAST - hits, 0.0, note)
+    hits = sum(maxima(f) >= 3 for f in _drawn_losses(loss, seed))
+    note = f"three local maxima or more in {hits} of {DRAWS} draws; at least {LEAST_HITS} are expected"
+    return Evidence(LEAST_HITS - hits, 0.0, note)
 
 
 many_local_maxima.mutant("omits the network")(lambda seed, z: z * z)
@@ -299,10 +298,9 @@ many_local_maxima.mutant("omits the network")(lambda seed, z: z * z)
 )
 def worst_area_is_near_five() -> Evidence:
     """The maximum of the toy loss on [-5, 5] lies near 5."""
-    hits = sum(POINTS[int(np.argmax(f))] >= 4 for f in _draws(toy_loss, 0))
-    return Evidence(
-        nan, 0.0, f"of {DRAWS} draws from the printed distribution, {hits} have their maximum in [4, 5]"
-    )
+    hits = sum(POINTS[int(np.argmax(f))] >= 4 for f in _drawn_losses(toy_loss, 0))
+    note = f"of {DRAWS} draws from the printed distribution, {hits} have their maximum in [4, 5]"
+    return Evidence(nan, 0.0, note)
 
 
 # --- Section 6.2 ----------------------------------------------------------------------------------
@@ -323,17 +321,16 @@ def printed_returns() -> tuple[tuple[float, float, float, float], ...]:
     assumptions="the printed numbers of Table 3",
     quote=r"we can see that our proposed robust $Q$-learning algorithm consistently outperforms the regular "
     r"non-robust algorithm",
-    remark="In the original environment the difference of 17.69 is smaller than its error bar of 21.09, if "
-    "the bars are independent; in the three others it is several times larger. The paper does not define "
-    "the bars. Our runs, shown beside the table below, reproduce this order in a configuration chosen for "
-    "it; other configurations reverse it.",
+    remark="If the errors are independent, the difference of 17.69 in the original environment is smaller "
+    "than its error bar of 21.09; in the three others it is several times larger. The paper does not define "
+    "the bars. Our runs, shown beside the table below, reproduce the order in one configuration, chosen for "
+    "this purpose; other configurations reverse it.",
 )
 def robust_is_above_regular(table: Table = printed_returns) -> Iterator[Evidence]:
     """In Table 3 the robust policy has the larger mean return in all four environments."""
-    for name, (regular, low, robust, high) in zip(
-        ("original", "heavy", "short", "strong g"), table(), strict=True
-    ):
-        bar = sqrt(low**2 + high**2)
+    names = ("original", "heavy", "short", "strong g")
+    for name, (regular, regular_bar, robust, robust_bar) in zip(names, table(), strict=True):
+        bar = sqrt(regular_bar**2 + robust_bar**2)
         note = f"{name}: the difference is {robust - regular:.2f}, with an error bar of {bar:.2f}"
         yield Evidence(regular - robust, 0.0, note)
 
@@ -393,9 +390,9 @@ def regularized_prices_are_better() -> None:
     assessment=Assessment(
         Kind.OPEN,
         Consequence.NONE,
-        "The study in experiments/studies/pricing finds the same sign with linf balls. There, a method that "
-        "solves the inner problem better yields worse rules, which points to "
-        "conservatism rather than intractability as the cause.",
+        "The study in experiments/studies/pricing finds the same sign with linf balls. There, solving the "
+        "inner problem better yields worse pricing rules, which suggests that the cause is conservatism "
+        "rather than intractability.",
     ),
 )
 def unregularized_prices_are_worse_than_erm() -> None:
@@ -408,23 +405,23 @@ Estimate: TypeAlias = Callable[[int, float], float]
 
 
 def toy_slope(draw: int, x: float) -> float:
-    """The derivative of the toy loss at x up to a positive factor, as its sigmoids nearly saturate."""
+    """The derivative of the toy loss at x, up to a positive factor that avoids underflow."""
     W1, W2, W3, W4 = (W.astype(float) for W in toy_weights(draw))
     basis = np.array([x, sqrt(abs(x)), x * x, np.sin(x), np.cos(x)])
-    change = np.array([1.0, np.sign(x) / (2 * sqrt(abs(x))), 2 * x, np.cos(x), -np.sin(x)])
+    derivative = np.array([1.0, np.sign(x) / (2 * sqrt(abs(x))), 2 * x, np.cos(x), -np.sin(x)])
     for W in (W1, W2):
-        inner, change = W @ basis, W @ change
-        basis, change = np.logaddexp(0, inner), expit(inner) * change
-    a, change = W3 @ basis, W3 @ change
+        inner, derivative = W @ basis, W @ derivative
+        basis, derivative = np.logaddexp(0, inner), expit(inner) * derivative
+    a, derivative = W3 @ basis, W3 @ derivative
     log_slope = -np.abs(a) - 2 * np.log1p(np.exp(-np.abs(a)))  # of the sigmoid
     g = float((W4 @ expit(a))[0])
-    return g * float(W4[0] @ (np.exp(log_slope - log_slope.max()) * change))
+    return g * float(W4[0] @ (np.exp(log_slope - log_slope.max()) * derivative))
 
 
 def linearised_maximum(draw: int, x: float) -> float:
     """The maximizer over [-5, 5] of the linear approximation of the toy loss at x, by FGM."""
     xp = active().namespace
-    # A ball around x that contains [-5, 5], clipped to it.
+    # A ball around x that contains [-5, 5], clipped to this interval.
     ball, start = Ball(2, 10.0, clip=(-5.0, 5.0)), xp.full((1, 1), x, dtype=xp.float64)
     found = fgm(None, start, ball, gradient=lambda z, i: array([[toy_slope(draw, x)]]))
     return float(xp.sum(found))
@@ -444,15 +441,15 @@ def linearised_maximum(draw: int, x: float) -> float:
 def linearisation_is_wrong(
     loss: Losses = toy_loss, estimate: Estimate = linearised_maximum, seed: int = 0
 ) -> Evidence:
-    """A linear approximation near 0 has its maximum at an end of [-5, 5], which is usually wrong."""
+    """A linear approximation near 0 is largest at an end of [-5, 5]; the loss is usually larger elsewhere."""
     wrong = 0
-    for k, f in enumerate(_draws(loss, seed), start=DRAWS * seed):
-        at = float(loss(k, np.array([estimate(k, 0.1)], dtype=np.float32))[0])
-        wrong += float(f.max()) - at > 0.01 * float(np.ptp(f))
-    note = f"a wrong maximum in {wrong} of {DRAWS} draws; at least {LEAST} are expected"
-    return Evidence(LEAST - wrong, 0.0, note)
+    for k, f in enumerate(_drawn_losses(loss, seed), start=DRAWS * seed):
+        reached = float(loss(k, np.array([estimate(k, 0.1)], dtype=np.float32))[0])
+        wrong += float(f.max()) - reached > 0.01 * float(np.ptp(f))
+    note = f"a wrong maximum in {wrong} of {DRAWS} draws; at least {LEAST_HITS} are expected"
+    return Evidence(LEAST_HITS - wrong, 0.0, note)
 
 
 linearisation_is_wrong.mutant("searches the whole interval", replaces="estimate")(
-    lambda draw, x: float(POINTS[int(np.argmax(_draws(toy_loss, draw // DRAWS)[draw % DRAWS]))])
+    lambda draw, x: float(POINTS[int(np.argmax(_drawn_losses(toy_loss, draw // DRAWS)[draw % DRAWS]))])
 )
