@@ -12,22 +12,26 @@ from functools import cache
 from math import ceil, exp, factorial, inf, lgamma, log, pi
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach, iterate
+from phiball.backends import Array, array_namespace, detach, is_abstract, iterate
 from phiball.refimpl.distributions.norms import dual, length
 from phiball.refimpl.numerics import largest
 
-_HUGE = 1e75  # powers of larger s in the functions below would overflow
+
+def huge_tilt(s: Array) -> float:
+    """The size from which only the maximizer of s.b counts; powers of larger tilts would overflow."""
+    return min(1e75, float(array_namespace(s).finfo(s.dtype).max) ** 0.25)
 
 
 def log_mgf(s: Array, norm: float) -> Array:
     """log E exp(s.b) for b uniform on the unit ball of norm 1, 2 or inf; s (..., d) in double precision."""
     xp = array_namespace(s)
     function = {1.0: log_mgf_1, 2.0: log_mgf_2, inf: log_mgf_inf}[norm]
-    if largest(s) * s.shape[-1] <= _HUGE:
+    huge = huge_tilt(s)
+    if not is_abstract(s) and largest(s) * s.shape[-1] <= huge:
         return function(s)
     # For huge s the function is linear in the dual norm, up to rounding.
     size = length(detach(s), dual(norm))
-    share = xp.where(size > _HUGE, _HUGE / size, xp.ones_like(size))
+    share = huge / xp.maximum(size, xp.full_like(size, huge))
     return function(s * share[..., None]) + (1 - share) * length(s, dual(norm))
 
 

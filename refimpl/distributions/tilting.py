@@ -11,7 +11,7 @@ from math import inf, isfinite, pi
 from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach, device, is_jax, kernel
-from phiball.refimpl.distributions.moments import debye_series, log_bessel, log_mgf
+from phiball.refimpl.distributions.moments import debye_series, huge_tilt, log_bessel, log_mgf
 from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import check_array, check_same_array_type
@@ -75,7 +75,7 @@ def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -
     """(min(radius |s|_2, huge), log E exp(s.b)) in float64; `debye_series` gives `steps` and `series`."""
     xp = array_namespace(s)
     t = radius * length(xp.astype(s, xp.float64, copy=False), 2)
-    capped = xp.minimum(t, xp.full_like(t, _huge(t)))
+    capped = xp.minimum(t, xp.full_like(t, huge_tilt(t)))
     return capped, log_bessel(capped * capped, s.shape[-1] / 2) + (t - capped)
 
 
@@ -184,7 +184,7 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     place = xp.argmax(xp.abs(rows), axis=-1, keepdims=True)
     largest = xp.arange(d, dtype=place.dtype, device=device(a)) == place
     top = xp.max(xp.abs(rows), axis=-1, keepdims=True)
-    huge = _huge(top)
+    huge = huge_tilt(top)
     share = huge / xp.maximum(top, xp.full_like(top, huge))
     rows, top = share * rows, share * top
     beyond = _beyond(xp.abs(rows), top, xp=xp)
@@ -214,11 +214,6 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     order = xp.argsort(xp.concat(places))
     b = xp.take(xp.concat(samples), order, axis=0)
     return xp.astype(xp.reshape(b, (*shape, n, d)), a.dtype, copy=False)
-
-
-def _huge(x: Array) -> float:
-    """The largest tilt: beyond it only the maximizer is left, and its powers would overflow."""
-    return min(1e75, float(array_namespace(x).finfo(x.dtype).max) ** 0.25)
 
 
 def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
