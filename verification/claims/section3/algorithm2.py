@@ -1,4 +1,4 @@
-"""Section 3, Algorithm 2: its bracket, its number of halvings, and the accuracy of its output."""
+"""Section 3, Algorithm 2: its bracket, its number of bisection steps, and the accuracy of its output."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from phiball.verification.instances.tolerances import bisection_tolerance
 
 
 def _excess(bracket: tuple[float, float], problem: InnerProblem, phi: Divergence) -> float:
-    """The minimum of the dual on the bracket minus its minimum: 0 if the bracket contains a minimiser."""
+    """The minimum of the dual on the bracket, minus R: 0 if the bracket contains a minimiser."""
     f, eta = problem.losses, problem.eta
-    # The dual is convex, and no dual value is below the optimal one, whatever mu the solver returns.
+    # The dual is convex, so its minimum on the bracket is at the point nearest to mu*.
     nearest = min(max(float(worst_case(f, eta, phi).mu), bracket[0]), bracket[1])
     return float(dual_value(f, nearest, eta, phi)) - value_exactly(problem, phi)
 
@@ -65,7 +65,7 @@ def _excess(bracket: tuple[float, float], problem: InnerProblem, phi: Divergence
     id="C1",
     verdict=Verdict.HOLDS,
     formula=r"\mu^* \in \left[\min_i f_i,\; \max_i f_i - \eta K\right], \quad K = \lim_{s \to 0+} \phi'(s)",
-    assumptions="phi >= 0 convex with phi(1) = 0, as Definition 1 requires; if K = -inf the upper end is "
+    assumptions="phi >= 0 is convex with phi(1) = 0, as Definition 1 requires; if K = -inf, the upper end is "
     "max f - eta (min f - max f)",
     quote=r"Also, it can be verified that the optimal multiplier belongs to the interval "
     r"$[\underline{\mu}, \overline{\mu}]$",
@@ -79,7 +79,9 @@ def printed_bracket_holds_mu(
 ) -> Evidence:
     """The bracket [min f, max f - eta K] contains a dual solution."""
     ends = bracket(problem.losses, problem.eta, phi)
-    return Evidence(_excess(ends, problem, phi), bisection_tolerance(problem), "the dual on the bracket")
+    return Evidence(
+        _excess(ends, problem, phi), bisection_tolerance(problem), "the dual on the bracket minus R"
+    )
 
 
 @printed_bracket_holds_mu.mutant("starts at the mean loss")
@@ -94,8 +96,8 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     section="beyond",
     verdict=Verdict.HOLDS,
     formula=r"\mu^* \in \left[\min_i f_i - \eta g,\; \max_i f_i - \eta g\right], \quad g \in \partial\phi(1)",
-    assumptions="phi convex with phi(1) = 0, of any sign, including Example 3; g a subgradient of phi at "
-    "1; the bracket is cut at max f - eta lim phi(t)/t",
+    assumptions="phi is convex with phi(1) = 0 and may be negative, as in Example 3; g is a subgradient of "
+    "phi at 1; the lower end is at least max f - eta lim phi(t)/t",
     examples=300,
     problem=problems(nonuniform=False),
     phi=st.sampled_from([*KAPPA, *NAMED]),
@@ -106,24 +108,21 @@ def corrected_bracket_holds_mu(
 ) -> Iterator[Evidence]:
     """For every phi, a bracket as wide as the range of f contains a dual solution."""
     low, high = bracket(problem.losses, problem.eta, phi)
-    yield Evidence(
-        _excess((low, high), problem, phi), bisection_tolerance(problem), "the dual on the bracket"
-    )
-    yield Evidence(high - low - problem.spread, bisection_tolerance(problem), "the width")
+    tolerance = bisection_tolerance(problem)
+    yield Evidence(_excess((low, high), problem, phi), tolerance, "the dual on the bracket minus R")
+    yield Evidence(high - low - problem.spread, tolerance, "the width")
     if phi == ABSOLUTE:  # every number in [-1, 1] is a subgradient at 1
         low, high = min(problem.f) - problem.eta * tilt, max(problem.f) - problem.eta * tilt
         low = max(low, max(problem.f) - problem.eta)
-        yield Evidence(
-            _excess((low, high), problem, phi), bisection_tolerance(problem), "another subgradient"
-        )
+        yield Evidence(_excess((low, high), problem, phi), tolerance, "another subgradient")
 
 
 corrected_bracket_holds_mu.mutant("the printed bracket")(printed_bracket)
 
 
-# --- The number of halvings -----------------------------------------------------------------------
+# --- The number of bisection steps ----------------------------------------------------------------
 
-Count: TypeAlias = Callable[[float, float, float, float], int]
+StepCount: TypeAlias = Callable[[float, float, float, float], int]
 
 
 @claim(
@@ -137,7 +136,7 @@ Count: TypeAlias = Callable[[float, float, float, float], int]
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "The printed T need not be an integer, and is negative if the bracket is already narrow enough.",
+        "The printed T need not be an integer, and is negative if the first bracket is narrow enough.",
     ),
     corrected=r"T = \max\left(1, \left\lceil \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta "
     r"\epsilon}\right\rceil\right)",
@@ -148,16 +147,16 @@ Count: TypeAlias = Callable[[float, float, float, float], int]
     eps=powers_of_ten(-6, 0),
 )
 def number_of_halvings(
-    width: float, kappa: float, eta: float, eps: float, count: Count = iterations
+    width: float, kappa: float, eta: float, eps: float, count: StepCount = iterations
 ) -> Iterator[Evidence]:
-    """After T halvings the bracket has width at most sqrt(2 eta kappa eps); T is the smallest such number."""
+    """T is the smallest number of bisection steps after which the width is at most sqrt(2 eta kappa eps)."""
     T = count(width, kappa, eta, eps)
     yield Evidence(max(abs(T - round(T)), 1.0 - T), 0.0, "T is a positive integer")
-    aim = sqrt(2 * eta * kappa * eps)
-    slack = 2.0**-44 * aim  # the two sides are equal if T is an integer before rounding
-    yield Evidence.at_most(width * 2.0**-T, aim, slack, "the bracket after T halvings")
+    target = sqrt(2 * eta * kappa * eps)
+    slack = 2.0**-44 * target  # the two sides are equal if the printed T is an integer
+    yield Evidence.at_most(width * 2.0**-T, target, slack, "the width after T steps")
     if T > 1:
-        yield Evidence(aim - width * 2.0 ** (1 - T), slack, "one halving fewer is not enough")
+        yield Evidence(target - width * 2.0 ** (1 - T), slack, "T - 1 steps are not enough")
 
 
 UNITS = (1.0, 1.0, 0.01)  # kappa, eta and eps
@@ -167,9 +166,9 @@ UNITS = (1.0, 1.0, 0.01)  # kappa, eta and eps
     margin=1.49, meets=lambda: each(("kappa, eta and eps are positive", min(UNITS) > 0))
 )
 def _not_a_number_of_halvings() -> Iterator[Evidence]:
-    for width, words in ((0.1, "log2(0.01/0.02)/2"), (0.0, "log2(0)/2 (all losses equal)")):
+    for width, formula in ((0.1, "log2(0.01/0.02)/2"), (0.0, "log2(0)/2 (all losses equal)")):
         T = printed_iterations(width, *UNITS)
-        yield Evidence(1 - T, 0.0, f"width {width:g}, kappa = eta = 1, eps = 0.01: T = {words} = {T:.4g}")
+        yield Evidence(1 - T, 0.0, f"width {width:g}, kappa = eta = 1, eps = 0.01: T = {formula} = {T:.4g}")
 
 
 @number_of_halvings.mutant("rounds down")
@@ -179,15 +178,13 @@ def _(width: float, kappa: float, eta: float, eps: float) -> int:
 
 Value: TypeAlias = Callable[[InnerProblem, Divergence, Output], float]
 
-CENTRED = cressie_read(2)  # (x - 1)^2/2: Example 3 made nonnegative
+CENTRED = cressie_read(2)  # (x - 1)^2/2, the nonnegative version of Example 3
 SMALL = InnerProblem((100.0, 101.0, 103.0), 1.0)
 QUOTE = (
     r"the estimated objective value $\widetilde{\mathcal{R}}$ satisfies "
     r"$|\widetilde{\mathcal{R}} - \mathcal{R}|\le \epsilon$"
 )
-SEARCHED = (
-    "phi kappa-strongly convex; T rounded up; the search starts from the bracket of C2, which contains mu*"
-)
+SEARCHED = "phi is kappa-strongly convex; T is rounded up; the bracket is that of C2, which contains mu*"
 SEARCH: dict[str, Any] = {
     "problem": moderate_problems(),
     "phi": st.sampled_from(STRONGLY_CONVEX),
@@ -196,11 +193,12 @@ SEARCH: dict[str, Any] = {
 DUAL_VALUE = Reading("R~ is the dual value D(mu)", "true: see C4")
 GAMMA = Reading("R~ is the objective at the returned gamma", "false: see C4-gamma")
 NORMALISED = Reading(
-    "R~ is the objective at gamma divided by its sum", "below R, by 2.5 eps in an example: see C4-normalised"
+    "R~ is the objective at gamma divided by its sum",
+    "false, off by 2.5 eps in an example: see C4-normalised",
 )
 
 
-def lagrangian_free_value(problem: InnerProblem, phi: Divergence, out: Output) -> float:
+def value_at_gamma(problem: InnerProblem, phi: Divergence, out: Output) -> float:
     """sum gamma_i f_i - (eta/m) sum phi(m gamma_i); gamma need not sum to 1."""
     xp = array_namespace(out.gamma)
     m = len(problem.f)
@@ -221,13 +219,13 @@ def residual(problem: InnerProblem, phi: Divergence, out: Output) -> float:
 def _within(
     problem: InnerProblem, phi: Divergence, eps: float, value: Value, bracket: Bracket = corrected_bracket
 ) -> Evidence:
-    """abs(value - R) <= eps, for one reading of the estimated optimal value."""
+    """Check abs(value - R) <= eps, where `value` is one reading of the estimated optimal value."""
     estimate = value(problem, phi, run_algorithm2(problem, phi, eps, bracket=bracket))
     R = float(rows_exactly(problem.f, problem.eta, phi).value)
     return Evidence(
         abs(estimate - R) - eps,
         bisection_tolerance(problem),
-        f"{estimate:.7g}, while R = {R:.7g} and eps = {eps:g}",
+        f"{estimate:.7g}, whereas R = {R:.7g} and eps = {eps:g}",
     )
 
 
@@ -236,11 +234,11 @@ def _admissible(phi: Divergence) -> Iterator[Evidence]:
     yield from strongly_convex(phi, KAPPA[phi])
 
 
-def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
-    """One instance for all readings, with the printed bracket [100, 104]: T = ceil(4.8) = 5, mu = 101.375."""
+def _on_the_small_instance(value: Value, name: str) -> Evidence:
+    """The counterexample to a reading called `name`: T = ceil(4.8) = 5 for the printed bracket."""
     evidence = _within(SMALL, CENTRED, 0.01, value, printed_bracket)
     where = f"phi = (x - 1)^2/2 on [0, inf), f = {SMALL.f}, eta = 1, the printed bracket [100, 104]"
-    return Evidence(evidence.violation, 0.0, f"{where}, T = 5, mu = 101.375: {words}{evidence.note}")
+    return Evidence(evidence.violation, 0.0, f"{where}, T = 5, mu = 101.375: {name}{evidence.note}")
 
 
 # --- The estimated optimal value ------------------------------------------------------------------
@@ -258,8 +256,8 @@ def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
     assessment=Assessment(
         Kind.FALSE,
         Consequence.NONE,
-        "h(mu) is the sum of gamma minus 1, which the search drives to 0 regardless of R. Nothing "
-        "else in the paper changes: the gradient estimators use gamma and not this value.",
+        "h(mu) is the sum of gamma minus 1, which bisection drives to 0 whatever R is. Nothing else in the "
+        "paper changes: the gradient estimators use gamma and not this value.",
     ),
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
     **SEARCH,
@@ -287,8 +285,7 @@ def _residual(value: Value = residual) -> Evidence:
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "R~ is not defined, and h(mu), which Algorithm 2 returns as the estimated value, cannot be meant "
-        "(C3).",
+        "R~ is not defined, and it cannot be h(mu), which Algorithm 2 returns as the estimated value (C3).",
         follows=("C3",),
         reading=DUAL_VALUE.sense,
         others=(Reading("R~ is h(mu), which Algorithm 2 returns", "false: see C3"), GAMMA, NORMALISED),
@@ -303,22 +300,20 @@ def dual_value_is_within_eps(
     """The dual value at the returned multiplier is within eps of R."""
     out = run_algorithm2(problem, phi, eps, algorithm=algorithm)
     best = rows_exactly(problem.f, problem.eta, phi)
-    over = dual_at(problem, phi, out) - float(best.value)
-    yield Evidence(-over, bisection_tolerance(problem), "D(mu) >= R")
-    yield Evidence.at_most(over, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
+    excess, tolerance = dual_at(problem, phi, out) - float(best.value), bisection_tolerance(problem)
+    yield Evidence(-excess, tolerance, "D(mu) >= R")
+    yield Evidence.at_most(excess, eps, tolerance, "D(mu) - R <= eps")
     bound = (out.mu - float(best.mu)) ** 2 / (2 * KAPPA[phi] * problem.eta)
-    yield Evidence.at_most(
-        over, bound, bisection_tolerance(problem), "D(mu) - R <= (mu - mu*)^2/(2 kappa eta)"
-    )
+    yield Evidence.at_most(excess, bound, tolerance, "D(mu) - R <= (mu - mu*)^2/(2 kappa eta)")
 
 
 @dual_value_is_within_eps.counterexample(margin=6.3, meets=lambda: _admissible(CENTRED))
 def _value_at_gamma() -> Evidence:
-    return _on_the_small_instance(lagrangian_free_value, "the objective at the returned gamma is ")
+    return _on_the_small_instance(value_at_gamma, "the objective at the returned gamma is ")
 
 
-for _fault, _algorithm in ALGORITHM_MUTANTS.items():
-    dual_value_is_within_eps.mutant(_fault)(_algorithm)
+for _description, _mutant in ALGORITHM_MUTANTS.items():
+    dual_value_is_within_eps.mutant(_description)(_mutant)
 
 
 @claim(
@@ -334,7 +329,7 @@ for _fault, _algorithm in ALGORITHM_MUTANTS.items():
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "gamma sums to 1 + h(mu), not to 1, which changes the objective by mu h(mu).",
+        "gamma sums to 1 + h(mu) instead of 1, which adds mu h(mu) to the objective.",
         reading=GAMMA.sense,
         others=(DUAL_VALUE, NORMALISED),
     ),
@@ -342,14 +337,14 @@ for _fault, _algorithm in ALGORITHM_MUTANTS.items():
     **SEARCH,
 )
 def value_at_gamma_is_within_eps(
-    problem: InnerProblem, phi: Divergence, eps: float, value: Value = lagrangian_free_value
+    problem: InnerProblem, phi: Divergence, eps: float, value: Value = value_at_gamma
 ) -> Evidence:
     """The objective at the returned gamma is within eps of R."""
     return _within(problem, phi, eps, value)
 
 
 @value_at_gamma_is_within_eps.counterexample(margin=6.3, meets=lambda: _admissible(CENTRED))
-def _gamma(value: Value = lagrangian_free_value) -> Evidence:
+def _gamma(value: Value = value_at_gamma) -> Evidence:
     return _on_the_small_instance(value, "gamma = (0, 0.625, 2.625)/3 gives ")
 
 
@@ -362,7 +357,7 @@ def _gamma(value: Value = lagrangian_free_value) -> Evidence:
     r"\quad q = \frac{\gamma}{\sum_j \gamma_j}",
     assumptions=SEARCHED,
     quote=QUOTE,
-    correction="the objective at gamma divided by its sum is at most R",
+    correction="the objective at gamma divided by its sum is at most R, but need not be within eps of it",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
@@ -394,7 +389,7 @@ def _normalised(value: Value = normalised_value) -> Evidence:
         evidence.violation,
         0.0,
         f"phi = {QUARTIC.name} on [0, inf), f = {problem.f}, eta = {problem.eta}, eps = 0.056: the error is "
-        f"{off:.3g} eps with the bracket of C2, and {printed:.3g} eps with the printed one",
+        f"{off:.3g} eps with the bracket of C2, and {printed:.3g} eps with the printed bracket",
     )
 
 
@@ -410,22 +405,22 @@ normalised_value_is_within_eps.mutant("returns D(mu)")(dual_at)
     verdict=Verdict.HOLDS,
     formula=r"D(\mu) - P\left(\frac{\gamma}{s}\right) = \frac{\eta}{2}\left(1 + \chi^2\right)(s - 1)^2, "
     r"\quad s = \sum_i \gamma_i",
-    assumptions="phi = (x^2 - 1)/2, any mu below max f; chi^2 is computed for gamma/s",
+    assumptions="phi = (x^2 - 1)/2, any mu below max f; chi^2 is the chi-square of gamma/s; P is the primal",
     examples=200,
     problem=moderate_problems(),
-    place=st.floats(-1, 1),
+    position=st.floats(-1, 1),
 )
 def gap_of_normalised_weights(
     problem: InnerProblem,
-    place: float,
+    position: float,
     dual: Callable[..., Array] = dual_value,
     primal: Callable[..., Array] = primal_value,
 ) -> Iterator[Evidence]:
-    """D(mu) - P(gamma/s) = (eta/2)(1 + chi^2)(s - 1)^2 in Example 3; entropic: gamma/s is optimal."""
+    """In Example 3, D(mu) - P(gamma/s) = (eta/2)(1 + chi^2)(s - 1)^2; entropic gamma/s is optimal."""
     f, eta = problem.losses, problem.eta
     xp = array_namespace(f)
     # gamma has positive mass for any mu below max f.
-    mu = max(problem.f) - eta * (1 + place) - eta / 8
+    mu = max(problem.f) - eta * (1 + position) - eta / 8
     x = QUADRATIC.dconj((f - mu) / eta)
     s = float(xp.mean(x))
     q = x / xp.sum(x)
@@ -452,7 +447,7 @@ def _(losses: Array, mu: float, eta: float, d: Divergence) -> Array:
 output_claim = partial(
     claim,
     verdict=Verdict.HOLDS,
-    assumptions="phi kappa-strongly convex; T rounded up; the bracket contains mu*",
+    assumptions="phi is kappa-strongly convex; T is rounded up; the bracket contains mu*",
     examples=200,
     problem=SEARCH["problem"],
     phi=SEARCH["phi"],
@@ -461,7 +456,7 @@ output_claim = partial(
 )
 
 
-def _non_negative(phi: Divergence, bracket: Bracket) -> Bracket:
+def _valid_bracket(phi: Divergence, bracket: Bracket) -> Bracket:
     """The given bracket, or the corrected one if phi takes negative values (Example 3)."""
     return corrected_bracket if phi.slope1 else bracket
 
@@ -475,17 +470,13 @@ def gamma_is_close(
     problem: InnerProblem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
     """max abs(gamma - gamma*) <= sqrt(2 eps/(kappa eta))/m if the bracket contains mu*."""
-    out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
+    out = run_algorithm2(problem, phi, eps, bracket=_valid_bracket(phi, bracket), algorithm=algorithm)
     gamma = rows_exactly(problem.f, problem.eta, phi).weights
     error = float(np.max(np.abs(to_numpy(out.gamma) - gamma)))
     bound = sqrt(2 * eps / (KAPPA[phi] * problem.eta)) / len(problem.f)
-    # A rounding error of mu, relative to f, moves m gamma by 1/(kappa eta) times as much.
-    return Evidence.at_most(error, bound, 2.0**-40 * (1 + rounding_ratio(problem, phi)))
-
-
-def rounding_ratio(problem: InnerProblem, phi: Divergence) -> float:
-    """The factor by which the weights magnify the rounding of f and mu."""
-    return (problem.size + problem.eta) / (KAPPA[phi] * problem.eta)
+    # The slope of m gamma in mu is at most 1/(kappa eta), which multiplies the rounding error of mu.
+    slack = 2.0**-40 * (1 + (problem.size + problem.eta) / (KAPPA[phi] * problem.eta))
+    return Evidence.at_most(error, bound, slack)
 
 
 @output_claim(
@@ -497,7 +488,7 @@ def mu_is_close(
     problem: InnerProblem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
     """abs(mu - mu*) <= sqrt(2 eta kappa eps) if the bracket contains mu*."""
-    out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
+    out = run_algorithm2(problem, phi, eps, bracket=_valid_bracket(phi, bracket), algorithm=algorithm)
     mu = float(rows_exactly(problem.f, problem.eta, phi).mu)
     bound = sqrt(2 * problem.eta * KAPPA[phi] * eps)
     return Evidence.at_most(abs(out.mu - mu), bound, bisection_tolerance(problem))
@@ -507,7 +498,7 @@ def mu_is_close(
 
 
 def local_kappa(problem: InnerProblem) -> float:
-    """exp(-range/eta), a lower bound of phi'' = 1/x at the densities that the bracket allows."""
+    """exp(-range/eta), a lower bound of phi''(x) = 1/x at the densities for mu in the bracket."""
     return exp(-problem.spread / problem.eta)
 
 
@@ -517,7 +508,7 @@ def local_kappa(problem: InnerProblem) -> float:
     verdict=Verdict.CORRECTED,
     formula=r"\|\gamma - \gamma^*\|_\infty \le \frac{1}{m} \sqrt{\frac{2 \epsilon}{\kappa \eta}}, \quad "
     r"\phi(x) = x \log x - x + 1",
-    assumptions="Proposition 2 applied to the entropy, whose phi'' = 1/x has no positive lower bound",
+    assumptions="Proposition 2 applied to the entropic phi, whose phi'' = 1/x has no positive lower bound",
     quote=r"When considering $\phi(s) = s\log s - s + 1$, [...] Compared with the complexity in "
     r"Proposition~\ref{Pro:complexity:alg:Eq:expression:R}, Algorithm~\ref{alg:Eq:expression:R} is a "
     r"near-optimal choice",
@@ -526,8 +517,8 @@ def local_kappa(problem: InnerProblem) -> float:
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.REPAIR,
-        "Proposition 2 assumes that phi is strongly convex. The entropy is not, and phi''(1) = 1 is too "
-        "large for kappa.",
+        "Proposition 2 assumes that phi is strongly convex. The entropic phi is not, and kappa = phi''(1) "
+        "= 1 is too large.",
     ),
     corrected=r"\kappa = \exp\left(-\frac{\max f - \min f}{\eta}\right)",
     examples=200,
@@ -540,7 +531,7 @@ def entropic_guarantee(
     kappa: Callable[[InnerProblem], float] = local_kappa,
     algorithm: Algorithm = algorithm2,
 ) -> Iterator[Evidence]:
-    """For the entropic phi, the guarantees of Algorithm 2 for gamma and the value hold with this kappa."""
+    """With kappa = exp(-range(f)/eta), the bounds on gamma and the value hold for the entropic phi."""
     modulus = kappa(problem)
     out = run_algorithm2(problem, ENTROPIC, eps, kappa=modulus, algorithm=algorithm)
     best = rows_exactly(problem.f, problem.eta, ENTROPIC)
@@ -550,8 +541,8 @@ def entropic_guarantee(
     yield Evidence.at_most(
         error, bound, slack, f"the error of gamma is {error:.4g}, the bound is {bound:.4g}"
     )
-    over = dual_at(problem, ENTROPIC, out) - float(best.value)
-    yield Evidence.at_most(over, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
+    excess = dual_at(problem, ENTROPIC, out) - float(best.value)
+    yield Evidence.at_most(excess, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
 
 
 @entropic_guarantee.counterexample(
@@ -563,7 +554,7 @@ def _kappa_one() -> Evidence:
     return Evidence(
         evidence.violation,
         0.0,
-        f"f = (5, 0, 0, 0, 0, 0, 0, 0), eta = 1, eps = {eps}, kappa = 1, the bracket [0, 5]: "
+        f"f = (5, 0, 0, 0, 0, 0, 0, 0), eta = 1, eps = {eps}, kappa = 1, bracket [0, 5]: "
         f"{evidence.note} = sqrt(0.02)/8",
     )
 
@@ -573,9 +564,9 @@ entropic_guarantee.mutant("uses kappa = phi''(1)", replaces="kappa")(lambda prob
 
 # --- Mutants that every guarantee must reject -----------------------------------------------------
 
-for _fault, _algorithm in ALGORITHM_MUTANTS.items():
-    gamma_is_close.mutant(_fault)(_algorithm)
-    mu_is_close.mutant(_fault)(_algorithm)
+for _description, _mutant in ALGORITHM_MUTANTS.items():
+    gamma_is_close.mutant(_description)(_mutant)
+    mu_is_close.mutant(_description)(_mutant)
 entropic_guarantee.mutant("moves the wrong end of the bracket", replaces="algorithm")(
     ALGORITHM_MUTANTS["moves the wrong end of the bracket"]
 )

@@ -53,10 +53,10 @@ def level_value(theta: Any, level: int, eta: float, phi: Divergence, points: Any
     verdict=Verdict.CORRECTED,
     formula=r"\mathbb{E} V^{SG} = \mathbb{E} V^{RT} = \nabla \widetilde{F}, \quad |\widetilde{F} - F| \le "
     r"\epsilon + G\, 2^{-L}",
-    assumptions="f convex in theta; the inner problem solved to precision eps",
+    assumptions="f is convex in theta; the inner problem is solved to precision eps",
     quote=r"$\bE[V^{\SG}(\theta)]=\bE[V^{\RTMLMC}(\theta)]=\nabla\widetilde{F}(\theta)$, where "
     r"$|\widetilde{F}(\theta) - F(\theta)|\le \epsilon + G_{\mathrm{idf}}\cdot 2^{-L}$.",
-    correction="if gamma is divided by its sum and has a primal gap of at most eps, E V is an "
+    correction="if gamma is divided by its sum and is optimal up to eps in the primal, E V is an "
     "eps-subgradient of F^L, and F - F^L is between 0 and G/(2^L + 1). This is sufficient for Theorem 2",
     assessment=Assessment(
         Kind.FALSE,
@@ -84,17 +84,17 @@ def expectation_is_a_subgradient(
     shift: float,
     solve: Solver = bisection,
 ) -> Iterator[Evidence]:
-    """The expectation of the estimator is an eps-subgradient of F^L."""
+    """The expectation of the estimator is an eps-subgradient of F^L, the objective with 2^L points."""
     point, points = np.array(theta), POINTS + shift
     V = _mean(point, level, lambda rows: solve(rows, eta, phi, tol=eps).weights, points)
     at = level_value(point, level, eta, phi, points)
-    # At the origin all losses are equal, which separates best from a gradient that ignores the weights.
+    # At theta' = 0 all losses are equal, which best detects wrong weights.
     for target in (np.array(other), np.zeros(2)):
-        short = at + float(V @ (target - point)) - eps - level_value(target, level, eta, phi, points)
-        yield Evidence(short, 2.0**-40 * (1000 + eta), f"theta' = {target}")
+        excess = at + float(V @ (target - point)) - eps - level_value(target, level, eta, phi, points)
+        yield Evidence(excess, 2.0**-40 * (1000 + eta), f"theta' = {target}")
 
 
-ARC, TOP = 64, 4.0  # midpoints of the interval, and the largest ratio of phi
+ARC, LARGEST_RATIO = 64, 4.0  # the number of midpoints of [0, 1], and the upper end of the domain of phi
 
 
 def _arc() -> Any:
@@ -104,30 +104,30 @@ def _arc() -> Any:
 
 
 def _within_section_3() -> Iterator[Evidence]:
-    phi = restricted(ENTROPIC, 0.0, TOP)
+    phi = restricted(ENTROPIC, 0.0, LARGEST_RATIO)
     yield from in_the_definition(phi)
-    yield from strongly_convex(phi, 1 / TOP)
+    yield from strongly_convex(phi, 1 / LARGEST_RATIO)
     # Ratios x in [0, 4] with mean 1 satisfy E x^2 <= 4.
     found = []
     for losses in ([0.0] * 63 + [1e6], [0.0] * 3 + [1e6], [0.0] * 8 + [1e6] * 8):
         ratios = len(losses) * np.array(to_floats(worst_case(array(losses), 1.0, phi).weights))
         found.append(float(np.mean((ratios - 1) ** 2)))
-    words = f"Assumption 3 (I): chi-square <= C = {TOP - 1:g} for m = 4, 16 and 64"
-    yield Evidence.at_most(max(found), TOP - 1, 1e-6, words)
+    note = f"Assumption 3 (I): chi-square <= C = {LARGEST_RATIO - 1:g} for m = 4, 16 and 64"
+    yield Evidence.at_most(max(found), LARGEST_RATIO - 1, 1e-6, note)
     # f = |theta| cos(pi x - omega) has at most one turning point, so its inverse cdf has slope <= pi |theta|.
     slopes = []
     for theta in ((1.0, 0.0), (0.6, -0.8), (0.0, 2.0)):
         f = np.sort(_arc() @ np.array(theta))
         slopes.append(float(np.diff(f).max()) * ARC / float(np.linalg.norm(theta)))
-    words = "Assumption 3 (II): inverse cdf pi |theta|-Lipschitz for theta = (1, 0), (0.6, -0.8) and (0, 2)"
-    yield Evidence.at_most(max(slopes), np.pi, 1e-9, words)
+    note = "Assumption 3 (II): inverse cdf pi |theta|-Lipschitz for theta = (1, 0), (0.6, -0.8) and (0, 2)"
+    yield Evidence.at_most(max(slopes), np.pi, 1e-9, note)
     lengths = np.linalg.norm(_arc(), axis=1)
     yield from each(("f linear in theta, hence convex, and 1-Lipschitz", bool(np.all(lengths <= 1 + 1e-15))))
 
 
 @expectation_is_a_subgradient.counterexample(margin=0.1, meets=_within_section_3)
 def _curl() -> Evidence:
-    phi, eta, theta, h = restricted(ENTROPIC, 0.0, TOP), 1.0, np.array([1.0, 0.0]), 1e-5
+    phi, eta, theta, h = restricted(ENTROPIC, 0.0, LARGEST_RATIO), 1.0, np.array([1.0, 0.0]), 1e-5
 
     def curl(T: int) -> float:
         ahead, behind = (
@@ -139,21 +139,22 @@ def _curl() -> Evidence:
         )
         return float((ahead[0] - behind[0])[1] - (ahead[1] - behind[1])[0]) / (2 * h)
 
-    once, often = curl(1), curl(60)
+    after_1, after_60 = curl(1), curl(60)
     f, x = _arc() @ theta, (np.arange(ARC) + 0.5) / ARC
     u = (f[:, None] - f) / 2
     gap = float((np.cosh(u) - 1 - np.log(np.cosh(u))).max())
     by_hand = float((np.sinh(u) * np.sin(np.pi * (x - x[:, None])) / 2).mean())
     return Evidence(
-        min(abs(once), abs(by_hand)) - abs(often),
+        min(abs(after_1), abs(by_hand)) - abs(after_60),
         0.0,
         "phi = x log x - x + 1 on [0, 4] and infinite elsewhere; eta = 1, L = 1; f_theta(x) = theta_1 "
         "cos(pi x) + theta_2 sin(pi x) for x uniform on [0, 1]; Theta is the disc |theta| <= 2, so G_idf = "
-        "2 pi; theta = (1, 0). For two points the first midpoint is mu = (f_1 + f_2)/2, which is optimal "
-        f"up to eps = {gap:.2f}, and gamma = (e^u, e^-u)/2 with u = (f_1 - f_2)/2. The curl of V is sinh(u) "
-        "sin(pi (x_2 - x_1))/2, whose factors are both positive if x_1 < x_2 and both negative if x_1 > "
-        f"x_2. So E V has curl {by_hand:.4f} (by finite differences {once:.4f}), while a gradient has curl "
-        f"0; after 60 halvings the curl is {'less than 1e-6' if abs(often) < 1e-6 else often}",
+        "2 pi; theta = (1, 0). For points x_1 and x_2, one bisection step gives mu = (f_1 + f_2)/2, which "
+        f"is optimal up to eps = {gap:.2f}, and gamma = (e^u, e^-u)/2 with u = (f_1 - f_2)/2. The curl of V "
+        "is sinh(u) sin(pi (x_2 - x_1))/2; both factors are positive if x_1 < x_2 and negative if x_1 > x_2. "
+        f"So E V has curl {by_hand:.4f} ({after_1:.4f} by finite differences) and is not a gradient, as "
+        "gradients have curl 0. After 60 steps the curl is "
+        f"{'below 1e-6' if abs(after_60) < 1e-6 else after_60}",
     )
 
 
@@ -176,9 +177,9 @@ def printed_bias(n: int) -> float:
     id="D12",
     verdict=Verdict.HOLDS,
     formula=r"0 \le F(\theta) - F^\ell(\theta) \le G\, 2^{-\ell}",
-    assumptions="the inverse distribution function of the loss is G-Lipschitz; here f is uniform on [0, 1], "
-    "G = 1",
-    error_level=36 * TEST_LEVEL,  # two for each of two phi and nine n
+    assumptions="the inverse distribution function of the loss is G-Lipschitz; here f is uniform on [0, 1] "
+    "and G = 1",
+    error_level=36 * TEST_LEVEL,  # two tests for each of two phi and nine n
 )
 def bias_of_a_level(
     solve: Solver = worst_case, bound: Callable[[int], float] = printed_bias, seed: int = 0
@@ -224,7 +225,7 @@ Pieces: TypeAlias = list[tuple[int, int]]
 
 
 def _largest_slope(pieces: Pieces) -> Fraction:
-    """1/Upsilon for the smallest density Upsilon; pieces are (width, unnormalised mass)."""
+    """1/Upsilon, where Upsilon is the smallest density; a piece is (width, unnormalised mass)."""
     whole = sum(mass for _, mass in pieces)
     return max(Fraction(width * whole, mass) for width, mass in pieces)
 
@@ -253,7 +254,7 @@ def _quantile(pieces: Pieces, u: Fraction) -> Fraction:
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "The inverse distribution function jumps over a gap in the support.",
+        "If the support has a gap, the inverse distribution function jumps over it.",
     ),
     corrected=r"p \ge \Upsilon \text{ on } [a, b],\; p = 0 \text{ elsewhere} \;\Rightarrow\; |Q(u) - Q(v)| "
     r"\le \frac{1}{\Upsilon} |u - v|",
@@ -265,9 +266,9 @@ def density_bounded_below(
     pieces: Pieces, u: Fraction, v: Fraction, slope: Callable[[Pieces], Fraction] = _largest_slope
 ) -> Iterator[Evidence]:
     """If the density is at least Upsilon on an interval, its inverse cdf is 1/Upsilon-Lipschitz."""
-    far = abs(_quantile(pieces, u) - _quantile(pieces, v))
-    yield Evidence(float(far - slope(pieces) * abs(u - v)), 0.0, f"the quantiles are {far} apart")
-    # The steepest piece attains the constant.
+    distance = abs(_quantile(pieces, u) - _quantile(pieces, v))
+    yield Evidence(float(distance - slope(pieces) * abs(u - v)), 0.0, f"the quantiles are {distance} apart")
+    # The piece with the smallest density attains the constant.
     whole, below = sum(mass for _, mass in pieces), 0
     ends = [(below := below + mass) for _, mass in pieces]
     slopes = [
@@ -282,7 +283,7 @@ GAP_U, GAP_X = [0.0, 0.5, 0.5 + 1e-12, 1.0], [0.0, 1.0, 10.0, 11.0]
 
 
 def _within_gap() -> Iterator[Evidence]:
-    # The density is the inverse of the slope of the quantile function; the jump has no mass.
+    # The density is 1/slope of the quantile function; its jump, the middle piece, has no mass.
     slopes = [(b - a) / (v - u) for u, v, a, b in zip(GAP_U, GAP_U[1:], GAP_X, GAP_X[1:], strict=False)]
     dense = all(1 / slope >= 0.5 * (1 - 1e-9) for slope in (slopes[0], slopes[2]))
     yield from each(("density at least 1/2 on the support", dense))
@@ -290,14 +291,13 @@ def _within_gap() -> Iterator[Evidence]:
 
 @density_bounded_below.counterexample(margin=2.9, meets=_within_gap)
 def _gap() -> Evidence:
-    # U([0, 1] and [10, 11]): density 1/2, and AV@R at 1/2 is the mean of the upper piece.
     u, x = GAP_U, GAP_X
     bias = row_solver.average_value_at_risk(u, x, 0.5) - float(row_solver.order_means(u, x, 1)[0])
     return Evidence(
         bias - 2.0,
         0.0,
-        "f uniform on the union of [0, 1] and [10, 11], so Upsilon = 1/2 and G = 2; AV@R at level 1/2 is "
-        f"10.5, and the mean of one point is 5.5: the bias of level 0 is {bias:.4g}, above G = 2",
+        "f uniform on the union of [0, 1] and [10, 11], so Upsilon = 1/2 and G = 1/Upsilon = 2: AV@R with "
+        f"alpha = 1/2 is 10.5, and E f is 5.5, so the bias of level 0 is {bias:.4g}, above G = 2",
     )
 
 

@@ -39,14 +39,14 @@ LevelRule: TypeAlias = Callable[[float, float], float]
     verdict=Verdict.CORRECTED,
     formula=r"M = 2 L_f^2 \left[ 1 + 2\epsilon/(\kappa\eta) \right], \quad"
     r" T \ge \frac{4 M^2 \left[ F(\theta_1) - F(\theta_*) + \frac{\delta}{2} \right]^2}{\delta^2}",
-    assumptions="f = L_f abs(theta), independent of the perturbation: no bias and no noise",
+    assumptions="f = L_f abs(theta) does not depend on the perturbation, so there is no bias and no noise",
     quote=r"it holds that $M=2L_f^2[1 + 2\epsilon/(\kappa\eta)]$.",
     correction="M^2 in place of M, for SG and for RT-MLMC; the printed orders of T remain valid",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "Proposition 3 bounds the second moment, which is M^2 in Lemma EC.1; the printed M is too small if "
-        "L_f is small.",
+        "Proposition 3 bounds the second moment, which is M^2 in Lemma EC.1; if L_f is small, the printed M "
+        "is too small.",
     ),
     corrected=r"M^2 = 2 L_f^2 \left[ 1 + 2\epsilon/(\kappa\eta) \right]",
     L=powers_of_ten(-3, 3),
@@ -54,7 +54,7 @@ LevelRule: TypeAlias = Callable[[float, float], float]
     ratio=st.floats(0.2, 12),
 )
 def plan_reaches_delta(L: float, D: float, ratio: float, plan: Planner = convex_plan) -> Evidence:
-    """With T and the step computed from the corrected M, the gap is at most delta."""
+    """With T and the step size computed from the corrected M, the gap F - min F is at most delta."""
     delta = D * L / ratio
     made = plan(delta, lipschitz=L, diameter=D, idf=0.0, chi_square=0.0, estimator=SG)
     gap = mean_gap(PiecewiseLinear(L, L, 0.0, D, 0.0, made.steps), projected_sgd, made.step_size)
@@ -72,13 +72,13 @@ def _proof(delta: float, M: float, D: float) -> tuple[int, float]:
 SLOPE, DELTA, SMALLER = 0.01, 0.002, (1e-4, 1e-5)
 
 
-def _missed(delta: float, M: float, reach: float) -> tuple[int, float]:
+def _steps_and_gap(delta: float, M: float, D: float) -> tuple[int, float]:
     """T from the proof, and the resulting gap, for F = 0.01 abs(theta) from theta_1 = 1."""
-    T, step = _proof(delta, M, reach + delta / 2)
+    T, step = _proof(delta, M, D + delta / 2)
     return T, mean_gap(PiecewiseLinear(SLOPE, SLOPE, 0.0, 1.0, 0.0, T), projected_sgd, step)
 
 
-def _within_theorem_2(reach: float) -> Iterator[Evidence]:
+def _within_theorem_2(D: float) -> Iterator[Evidence]:
     yield from on_an_interval(lambda t: SLOPE * abs(t), -1.0, 1.0, convex=True, lipschitz=SLOPE)
     weights = to_numpy(worst_case(array([SLOPE] * 4), 1.0, QUADRATIC).weights)
     yield from each(
@@ -88,28 +88,29 @@ def _within_theorem_2(reach: float) -> Iterator[Evidence]:
         ),
         (
             f"delta small (delta = {SMALLER[0]:g} and {SMALLER[1]:g} fail too)",
-            all(_missed(delta, 2 * SLOPE**2, reach)[1] > delta for delta in SMALLER),
+            all(_steps_and_gap(delta, 2 * SLOPE**2, D)[1] > delta for delta in SMALLER),
         ),
     )
 
 
-def _smaller(reach: float) -> str:
+def _smaller(D: float) -> str:
     """Describe the gaps for smaller delta."""
-    found = ((delta, *_missed(delta, 2 * SLOPE**2, reach)) for delta in SMALLER)
+    found = ((delta, *_steps_and_gap(delta, 2 * SLOPE**2, D)) for delta in SMALLER)
     return "; ".join(f"for delta = {delta:g}, T = {T} and the gap is {gap:.2g}" for delta, T, gap in found)
 
 
 @plan_reaches_delta.counterexample(margin=0.0079, meets=partial(_within_theorem_2, 1.0))
 def _one_step() -> Evidence:
-    T, gap = _missed(DELTA, 2 * SLOPE**2, 1.0)
-    enough, met = _missed(DELTA, sqrt(2) * SLOPE, 1.0)
+    T, gap = _steps_and_gap(DELTA, 2 * SLOPE**2, 1.0)
+    corrected_T, corrected_gap = _steps_and_gap(DELTA, sqrt(2) * SLOPE, 1.0)
     return Evidence(
-        gap - DELTA if met <= DELTA else 0.0,
+        gap - DELTA if corrected_gap <= DELTA else 0.0,
         0.0,
         f"F = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}. To test M alone, T is "
-        "computed with |theta_1 - theta_*| = 1 in place of F(theta_1) - F(theta_*), as F1 requires. M = 2 "
-        f"L_f^2 = 0.0002 gives T = {T}, so no step is taken and the gap is F(1) = {gap:.2g}; M = sqrt 2 L_f "
-        f"gives T = {enough} and a gap of {met:.2g}. Smaller values of delta fail too: {_smaller(1.0)}",
+        "computed with |theta_1 - theta_*| = 1 in place of F(theta_1) - F(theta_*), as F1 requires. The "
+        f"printed M = 2 L_f^2 = 0.0002 gives T = {T}, so no step is taken and the gap is F(1) = {gap:.2g}; "
+        f"M = sqrt 2 L_f gives T = {corrected_T} and a gap of {corrected_gap:.2g}. Smaller values of delta "
+        f"fail too: {_smaller(1.0)}",
     )
 
 
@@ -140,8 +141,8 @@ def rounded_level(G: float, delta: float) -> float:
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "With the natural logarithm the level is too small, by a factor of log 2.",
-        reading="log is the natural logarithm, as in the proof of Theorem 3, where it is divided by log 2",
+        "With the natural logarithm, L is too small by a factor of log 2.",
+        reading="log is the natural logarithm, as in the proof of Theorem 3, which divides log by log 2",
         others=(Reading("log is the logarithm to base 2", "true after rounding up"),),
     ),
     corrected=r"L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
@@ -191,7 +192,7 @@ def _(G: float, delta: float) -> float:
 
 
 def cost(made: Plan, delta: float) -> float:
-    """Perturbed points times log(1/epsilon), the cost of bisection in the paper, with epsilon = delta/8."""
+    """The number of perturbed points times log(1/epsilon), as in the paper, with epsilon = delta/8."""
     return made.evaluations * log(8 / delta)
 
 
@@ -201,7 +202,7 @@ def cost(made: Plan, delta: float) -> float:
     verdict=Verdict.CORRECTED,
     formula=r"\mathrm{cost}_{SG} = O\left( \delta^{-3} \log\frac{1}{\delta} \right), \quad"
     r" \mathrm{cost}_{RT-MLMC} = O\left( \delta^{-2} \left( \log\frac{1}{\delta} \right)^4 \right)",
-    assumptions="L_f = D = G = C = 1; plans of projected SGD that guarantee an expected gap of delta",
+    assumptions="L_f = D = G = C = 1; plans of projected SGD that guarantee an expected gap of at most delta",
     quote=r"The SGD algorithm with SG estimator finds a $\delta$-optimal solution to "
     r"\eqref{Eq:ent:adv:trans:max:summary} with computational cost",
     correction="the theorem stands as printed, with the constants of F1, F2, F3, D4 and D6 in its proof",
@@ -210,13 +211,13 @@ def cost(made: Plan, delta: float) -> float:
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The theorem states orders, which hold. The counterexample concerns its proof: the step, T and L "
-        "use constants that are corrected elsewhere.",
+        "The theorem states orders, which hold. The counterexample concerns its proof, whose step size, T "
+        "and L use constants that are corrected in other entries.",
         follows=("F1", "F2", "F3", "D4", "D6"),
     ),
 )
 def cost_in_delta(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
-    """A gap of delta costs O(delta^-3 log(1/delta)) with SG, O(delta^-2 log^4(1/delta)) with RT-MLMC."""
+    """A gap of delta costs O(delta^-3 log(1/delta)) with SG and O(delta^-2 log^4(1/delta)) with RT-MLMC."""
     x = [1 / delta for delta in DELTAS]
     for estimator, power, logs in ((SG, 3, 1), (RTMLMC, 2, 4)):
         plans = [plan(delta, **CONVEX_UNITS, estimator=estimator) for delta in DELTAS]
@@ -230,7 +231,7 @@ def cost_in_delta(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
 
 @cost_in_delta.counterexample(margin=0.0079, meets=partial(_within_theorem_2, SLOPE))
 def _plan_of_the_proof() -> Evidence:
-    T, gap = _missed(DELTA, 2 * SLOPE**2, SLOPE)  # with F(theta_1) - F(theta_*), as printed
+    T, gap = _steps_and_gap(DELTA, 2 * SLOPE**2, SLOPE)  # with D = F(theta_1) - F(theta_*), as printed
     return Evidence(
         gap - DELTA,
         0.0,
@@ -249,8 +250,8 @@ cost_in_delta.mutant("uses the level for delta^2")(
 
 RHO, ETA, RUNS, START = 0.2, 1.0, 24, 10.0
 DATA = (-0.2, 0.0, 0.2)
-GAPS = (4.0, 2.0, 1.0, 0.7)  # from F(theta_1) - min F = 9.9
-TAIL = float(student.isf(TEST_LEVEL, RUNS - 1))
+TARGETS = (4.0, 2.0, 1.0, 0.7)  # values of delta; F(theta_1) - min F = 9.9
+STUDENT_QUANTILE = float(student.isf(TEST_LEVEL, RUNS - 1))
 
 
 def exact_gap(theta: Any) -> Any:
@@ -266,14 +267,16 @@ def _distance(theta: Array, x: Array) -> Array:
     return array_namespace(x).abs(theta - x)
 
 
-def _side(theta: Array, x: Array) -> Array:
+def _distance_slope(theta: Array, x: Array) -> Array:
     return array_namespace(x).sign(theta - x)
 
 
 def train(made: Plan, sgd: Sgd, seed: int) -> Any:
-    """The averages of independent runs from theta_1 = 10 on [-10, 10]."""
+    """The average iterate of each of RUNS independent runs from theta_1 = 10 on [-10, 10]."""
     objective = RegularizedLoss(Ball(2, RHO), ETA, QUADRATIC, made.estimator)
-    gradient = stacked_gradient(objective, _distance, _side, DATA, runs=RUNS, batch=made.batch, seed=seed)
+    gradient = stacked_gradient(
+        objective, _distance, _distance_slope, DATA, runs=RUNS, batch=made.batch, seed=seed
+    )
     xp = active().namespace
     start = xp.full((RUNS,), START, dtype=xp.float64)
     how = {"step_size": made.step_size, "steps": made.steps, "project": onto_box(-START, START)}
@@ -288,27 +291,28 @@ def train(made: Plan, sgd: Sgd, seed: int) -> Any:
     formula=r"\mathbb{E}\left[ F(\widetilde{\theta}_{1:T}) - F(\theta_*) \right] \le \delta",
     assumptions="f = abs(theta - z'), Theta = [-10, 10], rho = 0.2, 3 data points, quadratic phi, eta = 1; "
     "24 runs from theta_1 = 10 for each delta",
-    error_level=8 * TEST_LEVEL,  # two estimators, four gaps
+    error_level=8 * TEST_LEVEL,  # two estimators, four values of delta
 )
 def delta_is_reached(
     plan: Planner = convex_plan, sgd: Sgd = projected_sgd, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
-    """Projected SGD with SG or RT-MLMC finds a delta-optimal solution with the planned steps."""
-    yield Evidence(2 * max(GAPS) - float(exact_gap(START)), 0.0, f"the initial gap is {exact_gap(START):.3g}")
+    """Projected SGD with SG or RT-MLMC finds a delta-optimal solution in the planned number of steps."""
+    initial = float(exact_gap(START))
+    yield Evidence(2 * max(TARGETS) - initial, 0.0, f"the initial gap is {initial:.3g}")
     for estimator in (SG, RTMLMC):
         means = []
-        for delta in GAPS:
+        for delta in TARGETS:
             C = chi_square_bound(QUADRATIC, 2 * RHO, ETA)  # the range of the losses on one ball
             # abs(c - b) has a density of at least 1/(2 rho) on an interval.
             made = plan(delta, lipschitz=1.0, diameter=START, idf=2 * RHO, chi_square=C, estimator=estimator)
             gaps = exact_gap(train(made, sgd, seed=seed))
             means.append(float(np.mean(gaps)))
-            error = TAIL * float(np.std(gaps, ddof=1)) / sqrt(RUNS)
+            error = STUDENT_QUANTILE * float(np.std(gaps, ddof=1)) / sqrt(RUNS)
             note = f"{estimator.__name__}, delta = {delta}, T = {made.steps}: the mean gap is {means[-1]:.3g}"
             yield Evidence.at_most(means[-1], delta, error, note)
-        x = tuple(1 / delta for delta in GAPS)
+        x = tuple(1 / delta for delta in TARGETS)
         yield Curve(
-            f"gap reached, {estimator.__name__}", "1/delta", "F - min F", "delta", x, tuple(means), GAPS
+            f"gap reached, {estimator.__name__}", "1/delta", "F - min F", "delta", x, tuple(means), TARGETS
         )
 
 

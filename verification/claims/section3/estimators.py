@@ -48,7 +48,7 @@ from phiball.verification.oracles.exact_solver import solve_exactly
 
 
 def gradient_in_losses(problem: InnerProblem, d: Divergence) -> list[float]:
-    """The gradient of R in the losses: by autograd if the arrays have it, else the worst-case weights."""
+    """The gradient of R in the losses, by autograd for torch arrays, else as the worst-case weights."""
     losses = problem.losses
     if not hasattr(losses, "requires_grad_"):
         return to_floats(worst_case(losses, problem.eta, d, p=problem.distribution).weights)
@@ -87,10 +87,10 @@ def danskin_gradient(
             problem, f=tuple(v + sign * h * g for v, g in zip(problem.f, direction, strict=False))
         )
         moved_risk = solve_exactly(moved.f, *exact).value
-        # R is convex in f: w is its gradient if and only if the tangent is below R on both sides.
+        # R is convex in f, so w is a subgradient if and only if the tangent is below R on both sides.
         tangent = sum(x * (b - a) for x, a, b in zip(w, problem.f, moved.f, strict=True))
         rise = definitions.exact_difference(moved_risk, risk)
-        # The weights and the step are exact to rounding; the step inherits the rounding of f.
+        # The step moved.f - problem.f has the rounding error of f.
         yield Evidence(tangent - rise, ROUNDING * h + 2.0**-50 * problem.size, f"a step of {sign * h:.4g}")
 
 
@@ -128,7 +128,7 @@ def levels_are_a_distribution(level: int, distribution: Levels = _probabilities)
     """P(l) = 2^-l/(2 - 2^-L), l = 0, ..., L, are probabilities, each half the previous one."""
     p = distribution(level)
     yield Evidence(abs(sum(p) - 1), 2.0**-48, "the sum")
-    yield Evidence(max((abs(a - 2 * b) for a, b in pairwise(p)), default=0.0), 2.0**-48)
+    yield Evidence(max((abs(a - 2 * b) for a, b in pairwise(p)), default=0.0), 2.0**-48, "P(l) = 2 P(l + 1)")
     yield Evidence(abs(len(p) - level - 1), 0.0, "the number of levels")
 
 
@@ -148,7 +148,7 @@ levels_are_a_distribution.mutant("does not truncate")(
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.NONE,
-        "There are L + 1 levels, each of which contributes 1/(2 - 2^-L) samples.",
+        "There are L + 1 levels, and each contributes 1/(2 - 2^-L) samples on average.",
     ),
     corrected=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L + 1}{2 - 2^{-L}}",
     examples=31,
@@ -189,7 +189,7 @@ expected_samples.mutant("the printed formula")(lambda level: level / (2 - 2.0**-
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The sum over l telescopes to level L; and Eq. (12) would split one point into halves at l = 0.",
+        "The sum over l telescopes to level L. At l = 0, Eq. (12) would split a single point into halves.",
     ),
     corrected=r"\mathbb{E}\, V^{RT} = \mathbb{E}\, \nabla \widetilde{R}\left(\theta; \{z_i'\}_{i \le "
     r"2^L}\right) = \mathbb{E}\, V^{SG}, \quad G^0 = g^0",
@@ -202,9 +202,9 @@ expected_samples.mutant("the printed formula")(lambda level: level / (2 - 2.0**-
 def same_expectation(
     f: list[float], eta: float, phi: Divergence, level: int, objective: Objective = RegularizedLoss
 ) -> Iterator[Evidence]:
-    """RT-MLMC and SG have the same expected value and gradient: those of level L, by enumeration."""
+    """RT-MLMC and SG have the same expected value and gradient, namely those of level L."""
     exact = _level(f, eta, phi, level)
-    # Near a kink of phi the weights, and their sum, move by rounding/eta.
+    # The rounding error of f/eta carries over to the weights.
     rounding = 2.0**-42 * (1 + max(map(abs, f)) + max(map(abs, f)) / eta)
     for estimator in (SG(level), RTMLMC(level), RTMLMC(level, "stratified")):
         value, gradient = _enumerated(objective(ListedDistribution(len(f)), eta, phi, estimator), f, level)
@@ -222,19 +222,19 @@ def _level(f: list[float], eta: float, phi: Divergence, level: int) -> tuple[flo
 
 def _enumerated(made: RegularizedLoss, f: list[float], level: int) -> tuple[float, float]:
     """The expected objective and gradient, by enumeration of all draws and levels."""
-    codes, source = batch_of_all_draws(len(f), level)
+    codes, generator = batch_of_all_draws(len(f), level)
 
     def loss(x: Array, i: Array) -> Array:
         xp = array_namespace(x)
         return xp.take(xp.asarray(f, dtype=x.dtype), xp.astype(x[:, 0], xp.int64))
 
-    drawn = made.points(loss, array(codes), rng=source)
+    drawn = made.points(loss, array(codes), rng=generator)
     gradient = to_numpy(drawn.weights) @ SLOPES[to_numpy(drawn.points)[:, 0].astype(int)]
     return float(drawn.value), float(gradient)
 
 
 def rescaled(weight: Callable[[Any], float]) -> type[RTMLMC]:
-    """RT-MLMC whose groups have other weights than 1/P(l)."""
+    """RT-MLMC with `weight(group)` in place of the weight 1/P(l) of each group."""
 
     class Rescaled(RTMLMC):
         def assign_levels(self, n: int, rng: Any, *, like: Array) -> Any:
@@ -250,13 +250,13 @@ def rescaled(weight: Callable[[Any], float]) -> type[RTMLMC]:
 def _without_level_zero() -> Evidence:
     without_zero = rescaled(lambda group: float(group.weight) if group.level else 0.0)
     f = [0.0, 1.0]
-    whole = _level(f, 1.0, ENTROPIC, 1)[0]
+    exact = _level(f, 1.0, ENTROPIC, 1)[0]
     rest = _enumerated(RegularizedLoss(ListedDistribution(2), 1.0, ENTROPIC, without_zero(1)), f, 1)[0]
     return Evidence(
-        whole - rest,
+        exact - rest,
         0.0,
         f"f = (0, 1) with probability 1/2 each, entropic phi, eta = L = 1: F^1 = 1/4 + log((1 + e)/2)/2 = "
-        f"{whole:.4f}; without level 0, which contributes E f = 1/2, the sum is {rest:.4f}",
+        f"{exact:.4f}; without level 0, which contributes E f = 1/2, the sum is {rest:.4f}",
     )
 
 
@@ -281,7 +281,7 @@ def _(distribution: ListedDistribution, eta: float, phi: Divergence, estimator: 
 def log_sum_exp_differences(
     f: list[float], eta: float, level: int, weights: Weights = signed_weights
 ) -> Iterator[Evidence]:
-    """For the entropic phi, the differences of log-sum-exp agree with the general construction."""
+    """For the entropic phi, G^l is the gradient of a difference of log-sum-exp terms."""
     n = 2**level
     v = np.array(f[:n])
     value, gamma = row_solver.solve_closed_form(v, eta, "entropic")
@@ -302,8 +302,8 @@ CENTRED = cressie_read(2)  # (x - 1)^2/2, kappa = 1
 ETA = 0.1
 
 
-class Meter:
-    """The centred quadratic divergence, counting the evaluations of (phi')^-1."""
+class QueryCounter:
+    """phi = (x - 1)^2/2, with a count of the evaluations of (phi')^-1."""
 
     def __init__(self) -> None:
         self.queries = 0
@@ -321,18 +321,18 @@ def losses(m: int) -> Any:
 
 def queries_of_algorithm2(f: Any, eps: float, algorithm: Algorithm = algorithm2) -> tuple[int, int]:
     """The number of evaluations of (phi')^-1 by Algorithm 2 at precision eps, and T."""
-    meter, rows = Meter(), array(f)
-    low, high = corrected_bracket(rows, ETA, meter.phi)
+    counter, rows = QueryCounter(), array(f)
+    low, high = corrected_bracket(rows, ETA, counter.phi)
     T = iterations(high - low, 1.0, ETA, eps)
-    algorithm(rows, ETA, meter.phi, T, (low, high))
-    return meter.queries, T
+    algorithm(rows, ETA, counter.phi, T, (low, high))
+    return counter.queries, T
 
 
 def queries_of_bisection(f: Any, eps: float, solve: Solver) -> int:
-    """The number of evaluations by the library's bisection, which stops at a certified gap of eps."""
-    meter = Meter()
-    solve(array(f), ETA, meter.phi, tol=eps)
-    return meter.queries
+    """The number of evaluations by the library's bisection, which stops at a duality gap of eps."""
+    counter = QueryCounter()
+    solve(array(f), ETA, counter.phi, tol=eps)
+    return counter.queries
 
 
 SIZES = (4, 16, 64, 256, 1024)
@@ -345,20 +345,21 @@ BITS = tuple(log2(1 / eps) for eps in PRECISIONS)
     id="C9",
     verdict=Verdict.HOLDS,
     formula=r"\text{cost} = O(m T) = O\left(m \log \frac{1}{\epsilon}\right)",
-    assumptions="the cost is the number of losses queried; phi = (x - 1)^2/2, losses in [0, 1], eta = 0.1",
+    assumptions="the cost is the number of queries of a loss; phi = (x - 1)^2/2, losses in [0, 1], eta = 0.1",
 )
 def cost_of_algorithm2(
     algorithm: Algorithm = algorithm2, solve: Solver = bisection
 ) -> Iterator[Evidence | Curve]:
-    """Algorithm 2 queries each of the m losses once in each of its T = O(log 1/eps) halvings."""
+    """Algorithm 2 queries each of the m losses once in each of its T = O(log 1/eps) steps."""
     for m in SIZES[::2]:
         for eps in PRECISIONS[1::2]:
             queries, T = queries_of_algorithm2(losses(m), eps, algorithm)
             yield Evidence(abs(queries - m * T), 0.0, f"m = {m}, eps = {eps:g}: {queries} queries, T = {T}")
-            certified = queries_of_bisection(losses(m), eps, solve)
-            # The gap is (eta/2)(1 + chi^2)(s - 1)^2, chi^2 < 1/eta: log2(1/eta)/2 more halvings, rounded up.
+            queries = queries_of_bisection(losses(m), eps, solve)
+            # The gap is (eta/2)(1 + chi^2)(s - 1)^2, chi^2 < 1/eta: log2(1/eta)/2 more steps, rounded up.
             extra = 1 + log2(1 / ETA) / 2
-            yield Evidence(certified - m * (T + extra), 0.0, f"m = {m}, eps = {eps:g}: {certified} certified")
+            note = f"m = {m}, eps = {eps:g}: {queries} queries of bisection"
+            yield Evidence(queries - m * (T + extra), 0.0, note)
     for title, label, x, runs in (
         ("queries of Algorithm 2, eps = 1e-6", "losses m", SIZES, [(m, 1e-6) for m in SIZES]),
         ("queries of Algorithm 2, m = 64", "log2(1/eps)", BITS, [(64, eps) for eps in PRECISIONS]),
@@ -393,7 +394,7 @@ def points_solved(level: int) -> int:
 
 
 def queries_of_level(level: int, eps: float, *, telescoping: bool) -> int:
-    """The queries of Algorithm 2 in g^l, or in G^l if `telescoping`."""
+    """The queries of Algorithm 2 for g^l, or for G^l if `telescoping`."""
     f = losses(2**level)
     parts = [f, *(np.split(f, 2) if telescoping and level else ())]
     return sum(queries_of_algorithm2(part, eps)[0] for part in parts)
@@ -418,25 +419,23 @@ def cost_of_estimators(
         exact = (1 + 2 * top) / (2 - 2.0**-top)
         yield Evidence(abs(solved - exact), 2.0**-44 * exact, f"L = {top}: (1 + 2L)/(2 - 2^-L) points solved")
     level_costs = [queries_of_level(k, eps, telescoping=True) for k in range(levels[-1] + 1)]
-    random = [sum(p * q for p, q in zip(distribution(top), level_costs, strict=False)) for top in levels]
-    plain = [queries_of_level(top, eps, telescoping=False) for top in levels]
+    mlmc = [sum(p * q for p, q in zip(distribution(top), level_costs, strict=False)) for top in levels]
+    sg = [queries_of_level(top, eps, telescoping=False) for top in levels]
     order = [(1 + 2 * top) / (2 - 2.0**-top) for top in levels]
-    few = [
+    by_precision = [
         sum(p * queries_of_level(k, e, telescoping=True) for k, p in enumerate(distribution(6)))
         for e in PRECISIONS
     ]
-    halvings = [iterations(1.0, 1.0, ETA, e) for e in PRECISIONS]
+    steps = [iterations(1.0, 1.0, ETA, e) for e in PRECISIONS]
     for title, label, x, y, bound in (
-        ("queries of RT-MLMC", "L", levels, random, [T * v for v in order]),
-        ("queries of SG", "2^L", [2**top for top in levels], plain, [T * 2**top for top in levels]),
-        ("queries of RT-MLMC, L = 6", "log2(1/eps)", BITS, few, [v * order[5] for v in halvings]),
+        ("queries of RT-MLMC", "L", levels, mlmc, [T * v for v in order]),
+        ("queries of SG", "2^L", [2**top for top in levels], sg, [T * 2**top for top in levels]),
+        ("queries of RT-MLMC, L = 6", "log2(1/eps)", BITS, by_precision, [v * order[5] for v in steps]),
     ):
-        words = "T times the points solved"
-        curve = Curve(title, label, "queries per data point", words, tuple(x), tuple(y), tuple(bound))
+        bound_label = "T times the points solved"
+        curve = Curve(title, label, "queries per data point", bound_label, tuple(x), tuple(y), tuple(bound))
         yield curve
-        yield curve.at_most(
-            1.0, 0.1
-        )  # a single point has a bracket of width 0, so the lowest levels cost less
+        yield curve.at_most(1.0, 0.1)  # low levels cost less, as the bracket of a single point has width 0
         yield curve.below_bound(2.0**-44)
 
 

@@ -40,16 +40,16 @@ from phiball.verification.instances.solver_mutants import with_answer, with_eta,
 from phiball.verification.oracles.exact_levels import two_point_level
 
 
-def _level_curve(what: str, symbol: str, y: list[float], bound: Bound) -> Curve:
+def _level_curve(title: str, y_label: str, y: list[float], bound: Bound) -> Curve:
     limits = [bound(TWO_POINTS, k) for k in LEVELS]
     points = tuple(2.0**k for k in LEVELS)
-    return Curve(what, "2^l", symbol, "printed bound", points, tuple(y), tuple(limits))
+    return Curve(title, "2^l", y_label, "printed bound", points, tuple(y), tuple(limits))
 
 
-def _as_enumerated(what: str, computed: list[float], exact: list[float]) -> Evidence:
-    """The library's levels agree with binomial sums for the two-point distribution."""
+def _agrees_with_oracle(name: str, computed: list[float], exact: list[float]) -> Evidence:
+    """Compare enumerated levels of the two-point distribution with the binomial sums of the oracle."""
     error = float(np.max(np.abs(np.array(computed) - np.array(exact))))
-    return Evidence(error, TWO_POINTS.rounding, f"{what} against binomial sums")
+    return Evidence(error, TWO_POINTS.rounding, f"{name} minus its binomial sum")
 
 
 # --- The value ------------------------------------------------------------------------------------
@@ -90,9 +90,9 @@ def value_bias_is_bounded(
     assumptions="f = 0 or 1 with equal probabilities, eta = 1; l = 0, ..., 8 by binomial sums",
 )
 def value_bias_rate(solve: Solver = worst_case, bound: Bound = value_bound) -> Iterator[Evidence | Curve]:
-    """The bias of the value decreases like 2^-l and is below the bound."""
+    """The bias of the value of level l decreases like 2^-l and is below the bound."""
     values = [level_mean(TWO_POINTS, k, solve)[0] for k in LEVELS]
-    yield _as_enumerated("F^l", values, [two_point_level(k, 0.5, 1.0).value for k in LEVELS])
+    yield _agrees_with_oracle("F^l", values, [two_point_level(k, 0.5, 1.0).value for k in LEVELS])
     F = TWO_POINTS.limit[0]
     curve = _level_curve("bias of the value", "F - F^l", [F - v for v in values], bound)
     yield curve
@@ -141,7 +141,7 @@ def gradient_bias_rate(
 ) -> Iterator[Evidence | Curve]:
     """The squared bias of the gradient decreases at least like 2^-l and is below the bound."""
     gradients = [float(level_mean(TWO_POINTS, k, solve)[1][0]) for k in LEVELS]
-    yield _as_enumerated("grad F^l", gradients, [two_point_level(k, 0.5, 1.0).gradient for k in LEVELS])
+    yield _agrees_with_oracle("grad F^l", gradients, [two_point_level(k, 0.5, 1.0).gradient for k in LEVELS])
     errors = [gradient_error(TWO_POINTS, k, solve) for k in LEVELS]
     curve = _level_curve("squared bias of the gradient", "|grad F^l - grad F|^2", errors, bound)
     yield curve
@@ -191,7 +191,7 @@ def difference_rate(
     moments: list[float] = []
     for k in ENUMERATED:
         moments.append(difference_moment(TWO_POINTS, k, weights))
-        yield _as_enumerated(f"E|G^{k}|^2", moments[-1:], exact[k : k + 1])
+        yield _agrees_with_oracle(f"E|G^{k}|^2", moments[-1:], exact[k : k + 1])
     moments += exact[len(moments) :]
     curve = _level_curve("second moment of a level", "E|G^l|^2", moments, bound)
     yield curve
@@ -202,13 +202,13 @@ def difference_rate(
 # --- Smoothness -----------------------------------------------------------------------------------
 
 
-def _lemma(S: float, L: float, ratio: float, eta: float) -> float:
+def _smoothness(S: float, L: float, ratio: float, eta: float) -> float:
     return (S + L**2 / eta) * exp(ratio) + L**2 / eta * exp(2 * ratio)
 
 
 def corrected_smoothness(f: QuadraticLosses) -> float:
     """(S_f + L_f^2/eta) e^(B/eta) + (L_f^2/eta) e^(2B/eta)."""
-    return _lemma(f.smoothness, f.lipschitz, f.ratio, f.eta)
+    return _smoothness(f.smoothness, f.lipschitz, f.ratio, f.eta)
 
 
 @claim(
@@ -222,7 +222,7 @@ def corrected_smoothness(f: QuadraticLosses) -> float:
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "S_f^2 and L_f^2/eta have different units, and the printed constant can be too small if S_f < 1.",
+        "S_f^2 and L_f^2/eta have different units; if S_f < 1, the printed constant can be too small.",
     ),
     corrected=r"\overline{S} = (S_f + L_f^2/\eta) e^{B/\eta} + L_f^2/\eta \, e^{2B/\eta}",
     examples=120,
@@ -238,9 +238,7 @@ def level_is_smooth(
     """Every F^l is S-smooth with S = (S_f + L_f^2/eta) e^(B/eta) + (L_f^2/eta) e^(2B/eta)."""
     change, distance = gradient_change(f, places, solve)
     S = smoothness(f)
-    note = (
-        f"over a distance of {distance:.4g} the gradient changes by {change:.4g}, at most {S * distance:.4g}"
-    )
+    note = f"the gradient changes by {change:.4g} over a distance of {distance:.4g}; bound {S * distance:.4g}"
     return Evidence.at_most(change, S * distance, f.rounding, note)
 
 
@@ -253,7 +251,7 @@ def level_is_smooth(
 )
 def _flat_parabola() -> Evidence:
     f = QuadraticLosses(((0.0, 0.0, 0.1),), 0.1, 1.0)
-    printed = _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
+    printed = _smoothness(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
     change, distance = gradient_change(f, (-1.0, 1.0), worst_case)
     return Evidence(
         change - printed * distance,
@@ -286,4 +284,4 @@ difference_rate.mutant("does not subtract the halves", replaces="weights")(witho
 
 @level_is_smooth.mutant("the printed constant", replaces="smoothness")
 def _(f: QuadraticLosses) -> float:
-    return _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
+    return _smoothness(f.smoothness**2, f.lipschitz, f.ratio, f.eta)

@@ -53,7 +53,7 @@ MomentBound: TypeAlias = Callable[[float, float, float, int], float]
 
 
 def rounding_slack(distribution: DiscreteDistribution, phi: Divergence) -> float:
-    """The effect of rounding f and mu on weights whose slope in mu is at most 1/(kappa eta)."""
+    """The rounding error of the weights, whose slope in f and mu is at most 1/(kappa eta)."""
     return 2.0**-40 * (1 + (max(distribution.f) + distribution.eta) / (KAPPA[phi] * distribution.eta))
 
 
@@ -71,7 +71,7 @@ def sg_bound(lipschitz: float, ratio: float) -> float:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\|V^{SG}\|_2^2 \le 2 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right], \quad "
     r"\mathrm{Var}[V^{SG}] \le \frac{2 L_f^2}{n} \left[1 + \frac{2 \epsilon}{\kappa \eta}\right]",
-    assumptions="phi kappa-strongly convex, f L_f-Lipschitz, gamma from Algorithm 2 with precision eps",
+    assumptions="phi is kappa-strongly convex, f is L_f-Lipschitz, Algorithm 2 gives gamma to precision eps",
     examples=150,
     distribution=discrete_distributions(3),
     phi=st.sampled_from(STRONGLY_CONVEX),
@@ -86,7 +86,7 @@ def sg_second_moment(
     solve: RowSolver = algorithm2_rows,
     bound: Bound = sg_bound,
 ) -> Iterator[Evidence]:
-    """For SG, E|V|^2 <= 2 L_f^2 (1 + 2 eps/(kappa eta)), and Var V is at most this over the batch size."""
+    """For SG, E|V|^2 <= 2 L_f^2 (1 + 2 eps/(kappa eta)), and n Var V has the same bound for a batch of n."""
     picks, weights = level_weights(
         distribution.f, level, lambda rows: solve(rows, distribution.eta, phi, eps), telescoping=False
     )
@@ -119,7 +119,7 @@ def printed_moment(lipschitz: float, chi_square: float, ratio: float, level: int
 
 
 def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: int) -> float:
-    """4 L_f^2 (1 + 2 eps/(kappa eta)), of level 0, + 96 L_f^2 2^L eps/(kappa eta) + 6 L L_f^2 C."""
+    """4 L_f^2 (1 + 2 eps/(kappa eta)) for level 0, plus 96 L_f^2 2^L eps/(kappa eta) + 6 L L_f^2 C."""
     return lipschitz**2 * (4 * (1 + 2 * ratio) + 96 * 2.0**level * ratio + 6 * level * chi_square)
 
 
@@ -130,16 +130,16 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     formula=r"\mathbb{E}\|V^{RT}\|_2^2 \le \frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 (L + 1) L_f^2 C, "
     r"\quad \mathrm{Var}[V^{RT}] \le \frac{1}{n} \left[\frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 (L + "
     r"1) L_f^2 C\right]",
-    assumptions="phi kappa-strongly convex, f L_f-Lipschitz in theta, chi-square of the exact weights at "
-    "most C, gamma from Algorithm 2 with precision eps",
+    assumptions="phi is kappa-strongly convex, f is L_f-Lipschitz in theta, the chi-square of the exact "
+    "weights is at most C, gamma is from Algorithm 2 at precision eps",
     quote=r"$\bE\|V^{\RTMLMC}(\theta)\|^2_2\le \frac{96L_f^2}{\kappa\eta}\cdot (2^L\epsilon) +6(L+1)L_f^2C.$",
-    correction="add the term 4 L_f^2 (1 + 2 eps/(kappa eta)) of level 0, and replace L + 1 by L. The printed "
-    "bound holds if C >= 2/3, and C can always be chosen that large; the order in L is unchanged",
+    correction="add the term 4 L_f^2 (1 + 2 eps/(kappa eta)) for level 0, and replace L + 1 by L. The "
+    "printed bound holds if C >= 2/3, and a larger C is always admissible; the order in L is unchanged",
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.RESULT,
-        "G^0 = g^0 is not a difference, so its second moment is of order L_f^2 and does not vanish "
-        "with C and eps. The printed bound can therefore fail if C < 2/3.",
+        "G^0 = g^0 is not a difference, so its second moment is of order L_f^2, even if C and eps are small. "
+        "The printed bound can therefore fail if C < 2/3.",
     ),
     corrected=r"\mathbb{E}\|V^{RT}\|_2^2 \le 4 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right] + "
     r"\frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 L L_f^2 C",
@@ -164,11 +164,11 @@ def rt_second_moment(
     )
     ratio = eps / (KAPPA[phi] * distribution.eta)
     limit = bound(distribution.lipschitz, C, ratio, level)
-    slack = 2 * 4**level * rounding_slack(distribution, phi)  # 1/P(l) times the sum over the points
+    slack = 2 * 4**level * rounding_slack(distribution, phi)  # 1/P(l) times the number of points
     yield Evidence.at_most(
         square, limit, slack, f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}, C = {C:.4g}"
     )
-    # Levels l >= 1 need at most 96 (2^L - 1) ratio + 6 L C, which leaves 96 ratio + 6 C for level 0.
+    # Levels l >= 1 contribute at most 96 (2^L - 1) ratio + 6 L C; 96 ratio + 6 C remain for level 0.
     large = printed_moment(distribution.lipschitz, max(C, 2 / 3), ratio, level)
     yield Evidence.at_most(square, large, slack, f"the printed bound for C >= 2/3 is {large:.6g}")
 
@@ -193,16 +193,20 @@ def _level_zero() -> Iterator[Evidence]:
     )
     variance = square - float(mean @ mean)
     limit = printed_moment(distribution.lipschitz, C, eps / distribution.eta, level)
-    words = "phi = (x - 1)^2/2 on [0, 1.01] and infinite elsewhere, so chi-square <= C = 0.01 for any data; "
-    words += "f_theta(z) = theta on Theta = R, L = 3, eps = 1e-9: G^0 = 1, G^l = 0 above, and E|V|^2 = 1/P(0)"
-    for name, value in ((words, square), ("in the same example Var V = 1/P(0) - 1", variance)):
+    example = (
+        "phi = (x - 1)^2/2 on [0, 1.01] and infinite elsewhere, so chi-square <= C = 0.01 for any data; "
+    )
+    example += (
+        "f_theta(z) = theta on Theta = R, L = 3, eps = 1e-9: G^0 = 1, G^l = 0 for l > 0, E|V|^2 = 1/P(0)"
+    )
+    for name, value in ((example, square), ("in the same example, Var V = 1/P(0) - 1", variance)):
         yield Evidence.at_most(value, limit, 0.0, f"{name} = {value:.5g} > 6 (L + 1) C = {limit:.3g}")
 
 
 rt_second_moment.mutant("the printed bound", replaces="bound")(printed_moment)
 
 
-@rt_second_moment.mutant("halves only once", replaces="solve")
+@rt_second_moment.mutant("takes only one bisection step", replaces="solve")
 def _(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
     return bisected_weights(rows, eta, phi, 1)
 
@@ -222,15 +226,15 @@ def _coefficient(level: int) -> float:
     r"\bar\gamma\|_\infty + n \|\gamma' - \bar\gamma'\|_\infty + \left|\sum_{i \le n/2} \bar\gamma_i - "
     r"\frac{1}{2}\right| \le \sqrt{\frac{2 \epsilon}{\kappa \eta}} + \left|\sum_{i \le n/2} \bar\gamma_i - "
     r"\frac{1}{2}\right|, \quad n = 2^\ell",
-    assumptions="phi kappa-strongly convex; gamma, gamma' from Algorithm 2; a bar denotes exact weights; l "
-    ">= 1",
+    assumptions="phi is kappa-strongly convex; gamma (level) and gamma' (half) are from Algorithm 2; a bar "
+    "denotes exact weights; l >= 1",
     quote=r"$2^{\ell-1}\|\gamma - \bar{\gamma}\|_{\infty} + 2^{\ell}\|\gamma' - \bar{\gamma}'\|_{\infty}$",
-    correction="the coefficient of the second term is 2^(l-2), since its 2^(l-1) terms are halved",
+    correction="the coefficient of the second term is 2^(l-2): it is the sum of 2^(l-1) terms, each halved",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "With 2^l the two terms are bounded by 2.5 sqrt(2 eps/(kappa eta)), but the next line has the "
-        "factor 1.",
+        "With the coefficient 2^l, the two terms are at most 2.5 sqrt(2 eps/(kappa eta)), but the next line "
+        "has sqrt(2 eps/(kappa eta)).",
     ),
     corrected=r"\frac{n}{2} \|\gamma - \bar\gamma\|_\infty + \frac{n}{4} \|\gamma' - \bar\gamma'\|_\infty "
     r"\le \sqrt{\frac{2 \epsilon}{\kappa \eta}}",
@@ -249,7 +253,7 @@ def half_of_a_level(
     level: int,
     coefficient: Callable[[int], float] = _coefficient,
 ) -> Iterator[Evidence]:
-    """abs(gamma - gamma'/2) sums to at most sqrt(2 eps/(kappa eta)) plus the excess mass of the half."""
+    """abs(gamma - gamma'/2) sums to at most sqrt(2 eps/(kappa eta)) plus abs(mass of the half - 1/2)."""
     n, half = 2**level, 2 ** (level - 1)
     gamma, part = (to_numpy(algorithm2_rows(array([f[:k]]), eta, phi, eps)) for k in (n, half))
     bar, part_bar = (rows_exactly([f[:k]], eta, phi).weights for k in (n, half))
@@ -257,10 +261,9 @@ def half_of_a_level(
     left = np.abs(gamma[:, :half] - part / 2).sum()
     slack = n * 2.0**-40 * (1 + (max(f) + eta) / (KAPPA[phi] * eta))
     yield Evidence(left - errors - abs(bar[:, :half].sum() - 0.5), slack, "the first inequality")
-    aim = sqrt(2 * eps / (KAPPA[phi] * eta))
-    yield Evidence.at_most(
-        errors, aim, slack, f"the error terms are {errors / aim:.4g} sqrt(2 eps/(kappa eta))"
-    )
+    target = sqrt(2 * eps / (KAPPA[phi] * eta))
+    note = f"the error terms are {errors / target:.4g} sqrt(2 eps/(kappa eta))"
+    yield Evidence.at_most(errors, target, slack, note)
 
 
 @half_of_a_level.counterexample(
@@ -297,9 +300,8 @@ def _lemma_of_example_3(gamma: list[Fraction]) -> Fraction:
 
 
 def _show(gamma: list[Fraction], bound: Mean) -> str:
-    words = ", ".join(map(str, gamma))
-    shown = f"gamma = ({words}): the variance is {float(half_variance(gamma)):.4g}"
-    return f"{shown}, the bound is {float(bound(gamma)):.4g}"
+    variance = f"the variance is {float(half_variance(gamma)):.4g}"
+    return f"gamma = ({', '.join(map(str, gamma))}): {variance}, the bound is {float(bound(gamma)):.4g}"
 
 
 @claim(
@@ -308,11 +310,11 @@ def _show(gamma: list[Fraction], bound: Mean) -> str:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 \le \frac{1}{2m} "
     r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right)",
-    assumptions="gamma in the simplex, m even, I a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
+    assumptions="gamma is in the simplex, m is even, I is a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
     gamma=simplex(),
 )
 def random_half_variance(gamma: list[Fraction], bound: Mean = _lemma) -> Evidence:
-    """The mass of a random half of m points has variance at most D_chi2/(2m), without 1/2 in D_chi2."""
+    """The mass of a random half has variance at most D_chi2/(2m), if D_chi2 = m sum (gamma_i - 1/m)^2."""
     return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, _show(gamma, bound))
 
 
@@ -326,7 +328,7 @@ random_half_variance.mutant("uses the chi-square of Example 3, with its factor 1
     verdict=Verdict.REFUTED,
     formula=r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 \le \frac{1}{2m} "
     r"D_{\phi}\left(\gamma, \frac{1}{m}\right), \quad \phi(x) = \frac{x^2 - 1}{2}",
-    assumptions="gamma in the simplex, m even, I a random half; D_chi2 read as the divergence of Example 3",
+    assumptions="gamma is in the simplex, m is even, I is a random half; D_chi2 is as in Example 3",
     quote=r"$\bE\left[ \sum_{i\in\mathcal{I}}\gamma_i-\frac{1}{2} \right]^2\le "
     r"\frac{1}{2m}D_{\chi^2}(\gamma, \frac{1}{m}\textsf{1}).$",
     correction="if D_chi2 includes the factor 1/2, the bound is D_chi2/(2 (m - 1)), with equality",
@@ -335,9 +337,9 @@ random_half_variance.mutant("uses the chi-square of Example 3, with its factor 1
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "The paper does not define D_chi2. The code that accompanies the cited source of the lemma "
-        "includes the factor 1/2 (chi_square_value of github.com/daniellevy/fast-dro, revision 963c1e1); "
-        "with it the bound is too small by a factor of m/(m - 1).",
+        "The paper does not define D_chi2. The code of the paper that it cites for the lemma includes the "
+        "factor 1/2 (chi_square_value of github.com/daniellevy/fast-dro, revision 963c1e1). With this factor "
+        "the bound is too small by a factor of m/(m - 1).",
         reading="D_chi2 is the divergence of Example 3, with its factor 1/2",
         others=(Reading("D_chi2 is m sum (gamma_i - 1/m)^2, without the factor", "true: see D7"),),
     ),
@@ -360,7 +362,7 @@ def _within_two_points() -> Iterator[Evidence]:
 @random_half_variance_of_example_3.counterexample(margin=0.12, meets=_within_two_points)
 def _two_points(bound: Mean = _lemma_of_example_3) -> Evidence:
     gamma = ONE_OF_TWO
-    note = f"{_show(gamma, bound)}; either half has mass 1 or 0, and D_phi = ((4 - 1) + (0 - 1))/4 = 1/2"
+    note = f"{_show(gamma, bound)}; a half has mass 1 or 0, and D_phi = ((4 - 1) + (0 - 1))/4 = 1/2"
     return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, note)
 
 
@@ -376,7 +378,7 @@ random_half_variance_of_example_3.mutant("uses the chi-square without the factor
     verdict=Verdict.HOLDS,
     formula=r"\gamma_i - \frac{1}{2} \gamma_i' \text{ has one sign for } i \le 2^{\ell-1}, \quad \gamma_i - "
     r"\frac{1}{2} \gamma_i'' \text{ has one sign for } i > 2^{\ell-1}",
-    assumptions="exact weights; the paper assumes phi strongly convex, but it holds for the other phi too",
+    assumptions="exact weights; the paper assumes that phi is strongly convex, but any phi will do",
     examples=200,
     f=st.one_of(
         st.lists(st.integers(-3, 3).map(float), min_size=8, max_size=8),
@@ -389,10 +391,10 @@ random_half_variance_of_example_3.mutant("uses the chi-square without the factor
 def one_sign_on_each_half(
     f: list[float], eta: float, phi: Divergence, level: int, weights: Weights = signed_weights
 ) -> Iterator[Evidence]:
-    """On each half, the difference of the weights of the level and of the half has constant sign."""
+    """On each half, the weights of the level minus half the weights of the half have one sign."""
     n = 2**level
     w = to_numpy(weights(array(f[:n]), eta, phi, telescoping=True)[1])
-    slack = 2.0**-44 * (1 + max(map(abs, f)) / eta)  # rounding/eta in the weights
+    slack = 2.0**-44 * (1 + max(map(abs, f)) / eta)  # the rounding error of f/eta
     for half in (w[: n // 2], w[n // 2 :]):
         yield Evidence(min(half.max(), -half.min()), slack, f"the weights {half}")
 
@@ -422,12 +424,12 @@ def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     assumptions="phi quadratic or entropic",
     quote=r"Assumption~\ref{Assumption:idf:chi2}\ref{Assumption:chi2} holds by selecting proper divergence "
     r"function $\phi$, such as quadratic or entropy function",
-    correction="true for losses in [0, B], with a C that depends on B/eta. For these phi Theorem 2 needs "
+    correction="true for losses in [0, B], with a C that depends on B/eta. For these phi, Theorem 2 needs "
     "bounded losses",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "The assumption concerns arbitrary losses; a single very large loss takes all the weight, so "
+        "The assumption is about arbitrary losses. If one loss is very large, it has all the weight, and "
         "chi-square is m - 1.",
     ),
     corrected=r"C = \sinh^2 \frac{B}{2 \eta} \text{ (entropic)}, \quad C = \frac{B^2}{4 \eta^2} \text{ for "
@@ -455,8 +457,8 @@ def chi_square_is_bounded(
     solved = float(row_solver.chi_square(weights))
     yield Evidence.at_most(solved, C, slack * (1 + C), "chi-square of the solver's weights")
     if phi.family != "indicator":  # its weights are not unique if losses tie
-        yield Evidence(abs(solved - exact), slack * (1 + exact), "both agree to rounding")
-    # One loss B and m - 1 zeros attain C at a value of eta that depends on m.
+        yield Evidence(abs(solved - exact), slack * (1 + exact), "the solver and the oracle agree")
+    # One loss B and m - 1 zeros attain C for an eta that depends on m.
     m = len(f) + 2
     for phi, at in ((ENTROPIC, B / log(m - 1)), (QUADRATIC, B / m)):
         C, reached = bound(phi, B, at), _chi_square((B,) + (0.0,) * (m - 1), at, phi)

@@ -1,4 +1,4 @@
-"""Section 3, Theorem 3: smooth nonconvex losses, with constants, plans, costs and runs."""
+"""Section 3, Theorem 3: smooth nonconvex losses."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ variance_is_bounded.mutant("does not subtract the halves", replaces="weights")(w
     formula=r"L = \left\lceil \log_2\frac{4 L_f^2 e^{4B/\eta}}{\epsilon^2} \right\rceil, \quad n_L = "
     r"\left\lceil \frac{96 (L+1) L_f^2 e^{4B/\eta}}{\epsilon^2} \right\rceil, \quad T = \left\lceil "
     r"\frac{64 \overline{S} D}{\epsilon^2} \right\rceil \Rightarrow \mathbb{E}\| \cdot \|^2 \le \epsilon^2",
-    assumptions="the lemmas on levels and on SGD, with a valid smoothness constant; Euclidean norm",
+    assumptions="Lemmas EC.2 and EC.5, with a valid smoothness constant; Euclidean norm",
     quote=r"With the configuration of the following hyper-parameters, one can guarantee the RT-MLMC scheme "
     r"finds $\epsilon$-stationary point",
     correction="the theorem stands as printed, with the smoothness constant of G4 in its proof",
@@ -95,7 +95,7 @@ variance_is_bounded.mutant("does not subtract the halves", replaces="weights")(w
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The theorem states orders, which hold. The step and T of its proof rest on the constant of Lemma "
+        "The theorem states orders, which hold. The step size and T of its proof use the constant of Lemma "
         "EC.5 (IV), which has S_f^2 in place of S_f.",
         follows=("G4",),
     ),
@@ -120,13 +120,13 @@ def hyper_parameters_suffice(problem: Setting, ratio: float, table: Table = tabl
 )
 def _step_of_the_printed_constant() -> Evidence:
     # f does not depend on z, so F^L = f: no bias and no noise, and n_L is irrelevant.
-    S_f, edge, eps, none = 0.1, 0.1, 1e-3, np.zeros((1, 1))
+    S_f, edge, eps, no_noise = 0.1, 0.1, 1e-3, np.zeros((1, 1))
     L_f, B, eta = S_f * edge, S_f * edge**2 / 2, 1.0
     S = (S_f**2 + L_f**2 / eta) * exp(B / eta) + L_f**2 / eta * exp(2 * B / eta)
     T, step = ceil(64 * S * B / eps**2), 1 / (2 * S)
     F = SmoothFunction(True, S_f, 1.0, -edge, edge, edge, 0.0, 1, T)
     paths = follow(
-        projected_sgd, F.slope, edge, step_size=step, noise=none, chance=np.ones(1), low=-edge, high=edge
+        projected_sgd, F.slope, edge, step_size=step, noise=no_noise, chance=np.ones(1), low=-edge, high=edge
     )
     theta = np.array([float(v[0]) for v in paths.iterates])
     mapping = (theta - np.clip(theta - step * S_f * theta, -edge, edge)) / step
@@ -135,8 +135,8 @@ def _step_of_the_printed_constant() -> Evidence:
         mean / eps**2,
         0.0,
         f"f = 0.05 theta^2 on Theta = [-0.1, 0.1], eta = 1: the printed constant is {S:.4g}, so the step "
-        f"size is {step:.3g} and theta alternates between 0.1 and -0.1; |mapping|^2 = (0.2/{step:.3g})^2 = "
-        f"{mean:.2g}, above eps^2 = 1e-6",
+        f"size is {step:.3g} and theta alternates between 0.1 and -0.1; the squared gradient mapping is "
+        f"(0.2/{step:.3g})^2 = {mean:.2g}, above eps^2 = 1e-6",
     )
 
 
@@ -157,10 +157,10 @@ hyper_parameters_suffice.mutant("a tenth of the steps")(
     r" n_L = O(1), \gamma = \widetilde{O}(\epsilon^2)",
     assumptions="the formulas of the proof at L_f = S = D = 1, B/eta = 0.1; (L+1)/(2 - 2^-L) points per "
     "sample",
-    remark="Arithmetic on the formulas of the proof; G6-cost and G6-run check plans and runs.",
+    remark="This checks the formulas of the proof only; G6-cost and G6-run check plans and runs of SGD.",
 )
 def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
-    """The formulas of the proof have the orders of Table 2: cost eps^-4, memory per batch eps^-2."""
+    """The formulas of the proof have the orders of Table 2, such as cost eps^-4 and memory eps^-2."""
     for constrained in (True, False):
         problem = Setting(1.0, 1.0, 1.0, 10.0, 1.0, constrained)
         made = [table(problem, eps) for eps in EPSILONS]
@@ -198,7 +198,7 @@ def expected_points(level: int, steps: int) -> float:
 
 
 def expected_peak(level: int, steps: int) -> float:
-    """The expected maximum, over T - 1 data points, of the number of perturbed points."""
+    """The expected largest number of perturbed points of one data point among the T - 1 of a run."""
     below = np.cumsum(RTMLMC(level).probabilities) ** (steps - 1)
     return float(2.0 ** np.arange(level + 1) @ np.diff(below, prepend=0.0))
 
@@ -210,22 +210,22 @@ def expected_peak(level: int, steps: int) -> float:
     formula=r"\mathrm{Memo.} = O(n_L L) = \widetilde{O}(1)",
     assumptions="Theta unconstrained, batches of one data point; the hyper-parameters of the proof",
     quote=r"then the memory cost of RT-MLMC improves to $\tO(1)$.",
-    remark="Table 2 defines the memory as n_L L, the average number of points of a step. The largest step "
-    "of a run has 2^L = O(epsilon^-2) points: on average 32 at epsilon = 1/2, and 524288 at 1/256. For the "
-    "entropic phi the points can be processed one by one, so they need not be stored.",
+    remark="Table 2 defines the memory as n_L L, the order of the average number of points of a step. The "
+    "largest step of a run has up to 2^L = O(epsilon^-2) points: on average 32 for epsilon = 1/2, and 524288 "
+    "for 1/256. For the entropic phi the points can be processed one by one and need not be stored.",
 )
 def memory_in_the_mean(memory: Callable[[int, int], float] = expected_points) -> Iterator[Evidence | Curve]:
-    """Without a constraint, a step has O(log(1/eps)) perturbed points on average."""
+    """If Theta is unconstrained, a step has O(log(1/eps)) perturbed points on average."""
     made = [table_2(Setting(1.0, 1.0, 1.0, 10.0, 1.0, False), eps) for eps in EPSILONS]
     y = [memory(h.level, h.steps) for h in made]
-    for h, held in zip(made, y, strict=True):
+    for h, points in zip(made, y, strict=True):
         exact = sum(2.0**k * 2.0**-k / (2 - 2.0**-h.level) for k in range(h.level + 1))
-        yield Evidence(abs(held - exact), 2.0**-44 * exact, f"L = {h.level}: {held:.4g} points")
+        yield Evidence(abs(points - exact), 2.0**-44 * exact, f"L = {h.level}: {points:.4g} points")
     yield from Curve.of_order("points per step", "1/epsilon", INVERSE_EPSILONS, y, 0, 1).within_order()
-    # The numbers of the remark on the largest step.
+    # The numbers in the remark.
     peaks = [expected_peak(h.level, h.steps) for h in made]
-    for peak, said in ((peaks[0], 32), (peaks[-1], 524288)):
-        yield Evidence(abs(peak - said), 0.5, f"the largest step of a run has {peak:.0f} points on average")
+    for peak, stated in ((peaks[0], 32), (peaks[-1], 524288)):
+        yield Evidence(abs(peak - stated), 0.5, f"the largest step of a run has {peak:.0f} points on average")
 
 
 memory_in_the_mean.mutant("the largest step of the run")(expected_peak)
@@ -248,12 +248,12 @@ def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve
         plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
             yield Evidence.at_most(made.bound, eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
-            # Rounding to whole steps and points leaves little of the bound unused.
+            # The plan is not wasteful: only rounding to whole steps and points makes the bound smaller.
             yield Evidence.at_most(
-                0.99 * eps**2, made.bound, 0.0, f"the bound for epsilon = {eps:.2g} is nearly used up"
+                0.99 * eps**2, made.bound, 0.0, f"the bound for epsilon = {eps:.2g} is close to epsilon^2"
             )
             if constrained:  # 1/(2 S) with S = S_f + L_f^2/eta
-                yield Evidence(abs(made.step_size - 1 / 4), 0.0, f"the step for epsilon = {eps:.2g}")
+                yield Evidence(abs(made.step_size - 1 / 4), 0.0, f"the step size for epsilon = {eps:.2g}")
         name = "cost, constrained" if constrained else "cost, unconstrained"
         costs = [made.evaluations for made in plans]
         yield from Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, costs, 4, 2).within_order()
@@ -280,7 +280,7 @@ def _wave_gradient(theta: Array, x: Array) -> Array:
 def stationarity_of_runs(
     made: Plan, sgd: Sgd, project: Callable[[Array], Array], *, runs: int, seed: int
 ) -> Any:
-    """The mean of |mapping|^2 over all iterates of each run, which is its mean at a random iterate."""
+    """The mean squared gradient mapping over the iterates of each run."""
     objective = RegularizedLoss(Ball(2, 1.0), ETA, ENTROPIC, made.estimator)
     gradient = stacked_gradient(
         objective, _wave, _wave_gradient, (0.0,), runs=runs, batch=made.batch, seed=seed
@@ -316,7 +316,7 @@ def stationarity_of_runs(
 def random_iterate_of_training(
     plan: Planner = nonconvex_plan, sgd: Sgd = projected_sgd, seed: int = 0
 ) -> Iterator[Evidence]:
-    """Projected SGD finds an epsilon-stationary point with the planned steps, constrained or not."""
+    """Projected SGD finds an epsilon-stationary point in the planned steps, with and without a constraint."""
     problem = {"lipschitz": HEIGHT / 2, "smoothness": HEIGHT / 2, "bound": HEIGHT, "eta": ETA}
     first = float(wave_slope(START, HEIGHT, ETA)) ** 2
     yield Evidence(2.5 * EPSILON**2 - first, 0.0, f"the initial squared slope is {first:.3g}")
@@ -325,9 +325,9 @@ def random_iterate_of_training(
         made = plan(EPSILON, **problem, constrained=constrained, estimator=RTMLMC)
         values = stationarity_of_runs(made, sgd, project, runs=runs, seed=seed)
         mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-        tail = float(student.isf(TEST_LEVEL, runs - 1))
-        note = f"T = {made.steps}, batch {made.batch}: E|mapping|^2 is {mean:.3g}, at most {EPSILON**2:.3g}"
-        yield Evidence.at_most(mean, EPSILON**2, tail * spread / sqrt(runs), note)
+        quantile = float(student.isf(TEST_LEVEL, runs - 1))
+        note = f"T = {made.steps}, batch {made.batch}: E|mapping|^2 = {mean:.3g}, eps^2 = {EPSILON**2:.3g}"
+        yield Evidence.at_most(mean, EPSILON**2, quantile * spread / sqrt(runs), note)
 
 
 random_iterate_of_training.mutant("a hundredth of the steps", replaces="plan")(
