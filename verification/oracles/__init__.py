@@ -1,1 +1,1 @@
-"""Oracles: slow, independent solutions that share no code with refimpl."""
+"""Oracles: slow, independent solutions that share no code with refimpl and import nothing from it."""

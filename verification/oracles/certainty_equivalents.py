@@ -1,7 +1,6 @@
 """Risks on a line, certainty equivalents, and moments of balls, for Section 4.
 
-Nothing here shares code with refimpl: divergences are named by strings, integrals use Gauss-Legendre rules or
-mpmath, and roots are found by SciPy.
+Divergences are named by strings. Integrals use Gauss-Legendre rules or mpmath, and SciPy finds roots.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def _panels(count: int) -> tuple[Any, Any]:
 
 
 def _pieces(f: Function, turns: Sequence[float], level: float) -> list[tuple[float, float]]:
-    """The intervals where f > level; f is monotone between turns, which include the ends of the line."""
+    """The intervals where f > level; f is monotone between consecutive `turns`, which include both ends."""
     pieces = []
     for a, b in pairwise(turns):
         above = f(a) > level, f(b) > level
@@ -53,10 +52,10 @@ def _mean_above(f: Function, turns: Sequence[float], level: float, power: int) -
     return total / (turns[-1] - turns[0])
 
 
-def _level(f: Function, turns: Sequence[float], power: int, aim: float, low: float, high: float) -> float:
-    """The level at which E (f - level)_+^power equals `aim`."""
+def _level(f: Function, turns: Sequence[float], power: int, target: float, low: float, high: float) -> float:
+    """The level in [low, high] at which E (f - level)_+^power equals `target`."""
     return float(
-        brentq(lambda mu: _mean_above(f, turns, mu, power) - aim, low, high, xtol=1e-300, rtol=1e-15)
+        brentq(lambda mu: _mean_above(f, turns, mu, power) - target, low, high, xtol=1e-300, rtol=1e-15)
     )
 
 
@@ -120,7 +119,7 @@ def disc_risk(f: Callable[[Any], Any], rho: float, eta: float, family: str) -> f
 def _conjugate(s: Any, family: str, parameter: float | None) -> Any:
     """phi*(s) on an array in its domain."""
     if family == "entropic":
-        with np.errstate(over="ignore"):  # far from the minimum
+        with np.errstate(over="ignore"):  # overflow occurs far from the minimum only
             return np.expm1(s)
     if family == "quadratic":
         return (np.maximum(s, 0) ** 2 + 1) / 2
@@ -139,7 +138,7 @@ def _conjugate(s: Any, family: str, parameter: float | None) -> Any:
 
 
 def _domain(family: str, parameter: float | None) -> tuple[float, float]:
-    """The kink of phi*, or -inf, and the end of its domain."""
+    """The kink of phi* (-inf if it has none), and the upper end of its domain."""
     kinks = {"quadratic": 0.0, "absolute": -1.0, "hinge": 0.0, "indicator": 0.0}
     if family in kinks:
         return kinks[family], 1.0 if family in ("absolute", "hinge") else inf
@@ -180,7 +179,7 @@ def certainty_outside(size: float, d: int, eta: float, family: str, parameter: f
 
 
 def certainty_inside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
-    """eta inf over mu of mu + E[phi*(X/eta - mu)], for the same X."""
+    """eta inf over mu of mu + E[phi*(X/eta - mu)], for X as in `certainty_outside`."""
     reach = size / eta + 2
 
     def dual(mu: float) -> float:
@@ -197,7 +196,7 @@ def ball_log_mgf(s: Sequence[float], norm: float) -> float:
     d = len(s)
     if not any(s):
         return 0.0
-    # The result is about s^2; for norm 1 each factor makes the terms of the sum s^-2 larger.
+    # The result is about s^2. For norm 1 it is a sum of terms larger by s^-2 for each dimension.
     small = int(2 * max(0.0, -log10(max(map(abs, s)))))
     with mp.workdps(60 + small):
         v = [mp.mpf(x) for x in s]
@@ -207,7 +206,7 @@ def ball_log_mgf(s: Sequence[float], norm: float) -> float:
             t = mp.sqrt(mp.fsum(x * x for x in v))
             nu = mp.mpf(d) / 2
             return float(mp.log(mp.gamma(nu + 1) * (2 / t) ** nu * mp.besseli(nu, t)))
-    # A shift of 1e-40 removes ties and zeros; each factor of the differences then costs 40 or 80 digits.
+    # A shift of 1e-40 removes ties and zeros; each difference of squares then cancels 40 or 80 digits.
     with mp.workdps(100 + (120 + small) * d):
         size = max(abs(mp.mpf(x)) for x in s)
         v = [abs(mp.mpf(x)) + size * (j + 1) * mp.mpf(10) ** -40 for j, x in enumerate(s)]

@@ -1,7 +1,4 @@
-"""The primal and the dual objective by definition, in 50 digits, and optimal values by general solvers.
-
-Nothing here shares code with refimpl.
-"""
+"""The primal and the dual objective by definition, in 50 digits, and optimal values by general solvers."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ def _probabilities(m: int, p: Any) -> list[Any]:
 def primal_objective(
     f: Any, w: Any, eta: float, family: str, parameter: float | None = None, p: Any = None
 ) -> Any:
-    """sum w_i f_i - eta sum p_i phi(w_i/p_i) at the weights w, divided by their sum."""
+    """sum w_i f_i - eta sum p_i phi(w_i/p_i), for weights w that are divided by their sum first."""
     with mp.workdps(DIGITS):
         ps = _probabilities(len(f), p)
         w = [mp.mpf(float(v)) for v in w]
@@ -98,7 +95,7 @@ def dual_objective(
 
 
 def golden_section(function: Callable[[Any], Any], low: Any, high: Any, *, steps: int) -> tuple[Any, Any]:
-    """The minimum of a convex function and its location; it moves right if both probes are infinite."""
+    """The minimum of a convex function and its location; if both probes are infinite, search to the right."""
     golden = (5**0.5 - 1) / 2
     a, b = high - golden * (high - low), low + golden * (high - low)
     at_a, at_b = function(a), function(b)
@@ -115,7 +112,7 @@ def golden_section(function: Callable[[Any], Any], low: Any, high: Any, *, steps
 
 
 def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Any:
-    """The minimum of the dual, by bracketing and golden section, without any theory of mu."""
+    """The minimum of the dual over mu, by bracketing and golden section."""
     with mp.workdps(DIGITS):
 
         def at(mu: Any) -> Any:
@@ -124,12 +121,12 @@ def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None
         # phi*(s) is finite for s <= 0, so the dual is finite where mu >= max f.
         start = mp.mpf(max(float(v) for v, q in zip(f, _probabilities(len(f), p), strict=True) if q))
         ends = []
-        for side in (-1, 1):
-            step, best, ahead = mp.mpf(eta), at(start), at(start + side * mp.mpf(eta))
+        for sign in (-1, 1):
+            step, best, ahead = mp.mpf(eta), at(start), at(start + sign * mp.mpf(eta))
             while ahead < best:
                 step, best = 2 * step, ahead
-                ahead = at(start + side * step)
-            ends.append(start + side * step)
+                ahead = at(start + sign * step)
+            ends.append(start + sign * step)
         return golden_section(at, *ends, steps=90)[0]  # 0.618^90 = 2e-19 of the interval
 
 
@@ -160,17 +157,18 @@ def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> f
 
 
 def wasserstein_value(values: Any, mass: Any, distance: Any, rho: float) -> float:
-    """The largest sum_l P(l) values[l] over distributions P on the places l with W_inf(P, mass) <= rho.
+    """The largest sum_l P(l) values[l] over distributions P on L places with W_inf(P, mass) <= rho.
 
     - `values` (L,): the loss at each place.
     - `mass` (K,): the distribution of the data.
-    - `distance` (K, L): between data points and places. W_inf is at most rho if and only if a plan with
-      these marginals moves no mass farther than rho.
+    - `distance` (K, L): the distances between data points and places.
+
+    W_inf is at most rho if and only if some transport plan moves no mass farther than rho.
     """
-    f, p, far = np.asarray(values, float), np.asarray(mass, float), np.asarray(distance, float)
-    K, L = far.shape
+    f, p, distances = np.asarray(values, float), np.asarray(mass, float), np.asarray(distance, float)
+    K, L = distances.shape
     moved = np.kron(np.eye(K), np.ones((1, L)))  # sums the mass that leaves each data point
-    bounds = [(0, None if d <= rho else 0) for d in far.ravel()]
+    bounds = [(0, None if d <= rho else 0) for d in distances.ravel()]
     found = linprog(-np.tile(f, K), A_eq=moved, b_eq=p, bounds=bounds, method="highs")
     if not found.success:
         raise RuntimeError(f"the linear program reports {found.message}")
@@ -178,7 +176,7 @@ def wasserstein_value(values: Any, mass: Any, distance: Any, rho: float) -> floa
 
 
 def exact_difference(a: Any, b: Any) -> float:
-    """a - b for floats, fractions and 50-digit numbers, rounded once."""
+    """a - b for floats, fractions and 50-digit numbers, rounded to a float at the end."""
     with mp.workdps(DIGITS):
         return float(_exactly(a) - _exactly(b))
 

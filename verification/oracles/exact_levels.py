@@ -1,7 +1,4 @@
-"""Exact levels of a two-point distribution, and exact risks of one-dimensional losses, for Section 3.
-
-Nothing here shares code with refimpl.
-"""
+"""Exact levels of a two-point distribution, and exact risks of one-dimensional losses, for Section 3."""
 
 from __future__ import annotations
 
@@ -20,9 +17,10 @@ class Level(NamedTuple):
 
 
 def two_point_level(level: int, q: float, ratio: float) -> Level:
-    """The entropic level l at eta = 1: f = B with probability q, else 0; grad f = 1 where f = B, else -1.
+    """Level l for the entropic phi, eta = 1, and B = `ratio`.
 
-    All three are sums over the binomial number of samples at B (in each half, for the difference G^l).
+    f = B and grad f = 1 with probability q; else f = 0 and grad f = -1. The number of samples with f = B is
+    binomial, so F^l and grad F^l are sums over it, and E|G^l|^2 is a sum over its values in the two halves.
     """
     n, e = 2**level, np.exp(ratio)
     k = np.arange(n + 1)
@@ -44,7 +42,7 @@ def two_point_level(level: int, q: float, ratio: float) -> Level:
 
 
 def two_point_limit(q: float, ratio: float) -> tuple[float, float, float]:
-    """F, grad F and the chi-square divergence of the worst case from the two-point distribution."""
+    """F, grad F and the chi-square of the worst case, for the distribution of `two_point_level`."""
     e = np.exp(ratio)
     mean = q * e + 1 - q
     top, rest = e / mean, 1 / mean
@@ -62,7 +60,7 @@ def distance_risk(c: Any, rho: float, eta: float) -> Any:
     square = c**2 + rho**2 / 3
     least = np.where(inside, 0.0, c - rho)
     if np.any(mean - least > eta):
-        raise ValueError("eta is too small: the density vanishes somewhere")
+        raise ValueError(f"eta is {eta!r}; expected at least {float(np.max(mean - least)):.3g}")
     return mean + (square - mean**2) / (2 * eta)
 
 
@@ -75,11 +73,11 @@ def wave_slope(theta: Any, height: float, eta: float) -> Any:
 
 
 def samples_needed(delta: float) -> float:
-    """The smallest number of signs of mean 3 delta or -3 delta that can give a gap of delta.
+    """The smallest number n of random signs from which any method can reach an expected gap of delta.
 
-    F = -3 delta s theta on [-1, 1] for an unknown sign s, so a gap is 3 delta times a number from 0 to 2. The
-    best guess of s is wrong with probability (1 - TV)/2, where TV is the total variation between the two
-    distributions of n signs. For the worse sign, the mean gap of every method is at least 6 delta (1 - TV)/2.
+    The signs have mean 3 delta s for an unknown s = 1 or -1, and F = -3 delta s theta on [-1, 1]. The best
+    guess of s is wrong with probability (1 - TV)/2, where TV is the total variation between the distributions
+    of n signs for s = 1 and s = -1. For one of the two s, the expected gap is at least 6 delta (1 - TV)/2.
     """
     mean = min(3 * delta, 0.999)
 

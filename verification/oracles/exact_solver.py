@@ -1,7 +1,7 @@
 """Solutions of the inner problem in exact or 50-digit arithmetic.
 
-Nothing here shares code with refimpl: divergences are named by strings, numbers are fractions or mpmath's
-floats, and every method is the simplest correct one.
+Divergences are named by strings, numbers are fractions or mpmath's floats, and every method is the simplest
+correct one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = Non
 
 
 def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], family: str, k: Any) -> Answer:
-    """Bisect for mu by the formulas of `definitions`, for a phi that is smooth around 1."""
+    """Bisect for mu with the formulas of `definitions`, for a phi that is smooth around 1."""
     conj: Any = partial(definitions.conjugate, family=family, parameter=k)
     with mp.workdps(definitions.DIGITS):
         fs, e, ps = [_mpf(v) for v in f], _mpf(eta), [_mpf(v) for v in p]
@@ -64,7 +64,7 @@ def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], family: 
 
 
 def _quadratic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
-    """Sort and fill: with the j largest losses active, mu solves sum p (f - mu) = eta."""
+    """Add losses in descending order until the mu with sum p (f - mu) = eta exceeds the next loss."""
     order = sorted((i for i in range(len(f)) if p[i]), key=lambda i: -f[i])
     mass = moment = Fraction(0)
     mu = Fraction(0)
@@ -126,7 +126,7 @@ def _entropic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
 
 
 def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> Answer:
-    """Find log y by the Illinois method; y = 1 + (k-1) s is the base of the power at the largest loss."""
+    """Solve for log y by the Illinois method, where the ratio at the largest loss is y^(1/(k-1))."""
     top = max(v for v, q in zip(f, p, strict=True) if q)
     charged = [i for i in range(len(f)) if p[i]]
     # Ratios are y^(1/(k-1)), so y needs abs(k - 1) times as many digits to resolve them all.
@@ -146,11 +146,11 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
             x = ratios(log_y)
             return mp.fsum(ps[i] * x[i] for i in charged) - 1
 
-        # X lies in [1, 1/p(top)].
+        # The ratio at the largest loss lies in [1, 1/p(top)].
         at_top = mp.fsum(ps[i] for i in charged if f[i] == top)
         low, high = mp.mpf(0), -(_mpf(k) - 1) * mp.log(at_top)
         low_e, high_e = excess(low), excess(high)
-        side = 0
+        moved = 0  # the end that moved last: -1 is low, 1 is high
         for _ in range(2000):
             if high_e == low_e or abs(high - low) <= mp.eps * 100 * (1 + abs(high)):
                 break
@@ -161,26 +161,19 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
                 break
             if (mid_e < 0) == (low_e < 0):
                 low, low_e = mid, mid_e
-                if side == -1:
+                if moved == -1:
                     high_e /= 2
-                side = -1
+                moved = -1
             else:
                 high, high_e = mid, mid_e
-                if side == 1:
+                if moved == 1:
                     low_e /= 2
-                side = 1
+                moved = 1
         x = ratios(high if abs(high_e) < abs(low_e) else low)
         total = mp.fsum(ps[i] * x[i] for i in charged)
         weights = [ps[i] * x[i] / total if i in x else mp.mpf(0) for i in range(len(f))]
-        kk = _mpf(k)
-
-        def phi(v: Any) -> Any:
-            if k == 0:
-                return v - 1 - mp.log(v)
-            return (v**kk - kk * v + kk - 1) / (kk * (kk - 1))
-
-        cost = mp.fsum(ps[i] * phi(weights[i] / ps[i]) for i in charged)
-        value = mp.fsum(weights[i] * _mpf(f[i]) for i in charged) - _mpf(eta) * cost
+        costs = (ps[i] * definitions.phi(weights[i] / ps[i], "cressie_read", float(k)) for i in charged)
+        value = mp.fsum(weights[i] * _mpf(f[i]) for i in charged) - _mpf(eta) * mp.fsum(costs)
         return Answer(value, weights, True)
 
 

@@ -1,7 +1,4 @@
-"""The value of a policy when a given kernel perturbs the next state, by solving a linear system.
-
-Nothing here shares code with refimpl.
-"""
+"""The value of a policy when a kernel perturbs the next state, by solving a linear system."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from typing import Any
 import numpy as np
 
 
-def followed(P: Any, r: Any, discount: float, near: Any, policy: Any, kernel: Any, price: Any) -> Any:
-    """Q of an agent that follows `policy` while kernel[s', a] moves the state s' to near[s'].
+def policy_value(P: Any, r: Any, discount: float, near: Any, policy: Any, kernel: Any, price: Any) -> Any:
+    """Q of an agent that follows `policy`, when kernel[s', a] moves s' to near[s'] at the cost price[s', a].
 
-    Solves Q(s, a) = r(s, a) + discount sum P(s'|s, a) (sum kernel Q(., policy(s')) + price).
+    Solves Q(s, a) = r(s, a) + discount sum P(s'|s, a) (sum kernel Q(., a') + price) with a' = policy(s').
     """
     S, A = r.shape
     matrix, cost = np.zeros((S * A, S * A)), np.zeros(S * A)

@@ -1,9 +1,8 @@
 """The robust risk of a linear model at one example, in 30 digits.
 
-If x is uniform on a ball of radius rho in R^d, the prediction is m + r t with r = rho |theta| and t of
-density proportional to (1 - t^2)^((d-1)/2). Losses and divergences are named by strings. Integrals in
-u = arcsin t are mpmath's, split at kinks; thresholds are found by bisection. Nothing here shares code with
-refimpl.
+If x is uniform on a ball of radius rho in R^d, the prediction is m + r t, where r = rho |theta| and t has a
+density proportional to (1 - t^2)^((d-1)/2). Losses and divergences are named by strings. mpmath computes the
+integrals in u = arcsin t, split at kinks; thresholds are found by bisection.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def loss(name: str, z: Any, y: Any) -> Any:
     return mp.exp(z) - y * z + (y * mp.log(y) if y else 0) - y
 
 
-def _lowest(name: str, y: Any) -> Any:
-    """The minimiser or the kink of the loss."""
+def _minimiser(name: str, y: Any) -> Any:
+    """The prediction at which the loss is smallest, or has its kink."""
     if name == "logistic":
         return y * mp.inf
     if name == "hinge":
@@ -43,10 +42,10 @@ def _lowest(name: str, y: Any) -> Any:
     return y
 
 
-def _bisect(low: Any, high: Any, right: Callable[[Any], bool]) -> Any:
-    for _ in range(4 * DIGITS):
+def _bisect(low: Any, high: Any, move_right: Callable[[Any], bool], steps: int = 4 * DIGITS) -> Any:
+    for _ in range(steps):
         middle = (low + high) / 2
-        low, high = (middle, high) if right(middle) else (low, middle)
+        low, high = (middle, high) if move_right(middle) else (low, middle)
     return (low + high) / 2
 
 
@@ -55,7 +54,7 @@ class Example:
 
     def __init__(self, name: str, m: float, r: float, y: float, d: int) -> None:
         self.name, self.m, self.r, self.y, self.d = name, mp.mpf(m), mp.mpf(r), mp.mpf(y), d
-        turn = (_lowest(name, self.y) - self.m) / self.r
+        turn = (_minimiser(name, self.y) - self.m) / self.r
         self.turn = min(mp.mpf(1), max(mp.mpf(-1), turn))
         self.top = max(self(mp.mpf(-1)), self(mp.mpf(1)))
         self.total = self.integral(lambda t: 1)
@@ -64,7 +63,7 @@ class Example:
         return loss(self.name, self.m + self.r * t, self.y)
 
     def integral(self, g: Function, *cuts: Any) -> Any:
-        """The integral of g(t) cos(u)^d, split at the turn of the loss and at `cuts`."""
+        """The integral of g(t) cos(u)^d, split at the minimiser of the loss and at `cuts`."""
         core = 3 / mp.sqrt(self.d + 2)
         points = {mp.asin(t) for t in (self.turn, *cuts)} | {-mp.pi / 2, -core, core, mp.pi / 2}
         ordered = sorted(u for u in points if abs(u) <= mp.pi / 2)
@@ -77,22 +76,22 @@ class Example:
         """E g(t)."""
         return self.integral(g, *cuts) / self.total
 
-    def above(self, level: Any) -> tuple[Any, Any]:
-        """The t on either side of the turn at which f crosses the level."""
+    def crossings(self, level: Any) -> tuple[Any, Any]:
+        """The t at which f crosses the level: below the minimiser, and above it."""
         one = mp.mpf(1)
         left = _bisect(-one, self.turn, lambda t: self(t) > level)
         return left, _bisect(self.turn, one, lambda t: self(t) <= level)
 
     def tail(self, g: Function, level: Any) -> Any:
         """E g(t) over the t with f(t) > level."""
-        cuts = self.above(level)
+        cuts = self.crossings(level)
         return self.mean(lambda t: g(t) if t < cuts[0] or t > cuts[1] else mp.mpf(0), *cuts)
 
 
 def example_risk(
     name: str, m: float, r: float, y: float, d: int, eta: float, divergence: str, alpha: float = 0.3
 ) -> float:
-    """The robust risk of one example; `alpha` is the indicator's, or the order of the power."""
+    """The robust risk of one example; `alpha` is the parameter of the indicator or of the power."""
     with mp.workdps(DIGITS):
         f, price = Example(name, m, r, y, d), mp.mpf(eta)
         if divergence == "average":
@@ -100,14 +99,14 @@ def example_risk(
         if divergence == "entropic":
             return float(f.top + price * mp.log(f.mean(lambda t: mp.exp((f(t) - f.top) / price))))
         low, high = f(f.turn), f.top
-        if divergence == "quadratic":  # E (f - mu)_+ = eta, and the value mu + E (f - mu)_+^2/(2 eta) + eta/2
+        if divergence == "quadratic":  # E(f - mu)_+ = eta, and R = mu + E(f - mu)_+^2/(2 eta) + eta/2
             mu = _level(lambda s: f.tail(lambda t: f(t) - s, s) > price, low - price, high)
             return float(mu + f.tail(lambda t: (f(t) - mu) ** 2, mu) / (2 * price) + price / 2)
         if divergence == "power" and alpha < 1:
             return float(_power_below_one(f, price, mp.mpf(alpha)))
         if divergence == "power":  # phi = (x^k - k x + k - 1)/(k (k - 1)) with k = alpha > 1
             k = mp.mpf(alpha)
-            floor = -price / (k - 1)  # the level is mu + floor
+            floor = -price / (k - 1)  # the ratio is positive where f > mu + floor
 
             def ratio(t: Any, mu: Any) -> Any:
                 return max(mp.mpf(0), 1 + (k - 1) * (f(t) - mu) / price) ** (1 / (k - 1))
@@ -126,10 +125,10 @@ def example_risk(
 
 
 def _power_below_one(f: Example, price: Any, k: Any) -> Any:
-    """The risk for the same phi with k < 1, whose worst case may have an atom at the largest loss.
+    """The risk for the power with k < 1, whose worst case may have an atom at the largest loss.
 
-    The multiplier is at least top - eta/(1 - k), the pole. If the weights there have mass less than one, an
-    atom has the remaining mass, and the dual value is still correct.
+    The multiplier is at least top - eta/(1 - k), the pole. If the density at the pole has mass below one, an
+    atom has the remaining mass, and the dual value at the pole is the risk.
     """
 
     def base(t: Any, over: Any) -> Any:  # `over` is mu minus the pole
@@ -139,21 +138,18 @@ def _power_below_one(f: Example, price: Any, k: Any) -> Any:
         y = base(t, over)
         return -mp.log(y) if k == 0 else (y ** (k / (k - 1)) - 1) / k
 
-    def short(over: Any) -> Any:  # negative if the mass exceeds one; nearly linear
+    def deficit(over: Any) -> Any:  # negative if the mass exceeds one; nearly linear
         return f.mean(lambda t: base(t, over) ** (1 / (k - 1))) ** (k - 1) - 1
 
     over = price * mp.mpf(10) ** -40
-    if short(over) < 0:
-        over = mp.findroot(short, (over, price / (1 - k)), solver="anderson", tol=mp.mpf(10) ** -18)
+    if deficit(over) < 0:
+        over = mp.findroot(deficit, (over, price / (1 - k)), solver="anderson", tol=mp.mpf(10) ** -18)
     return f.top - price / (1 - k) + over + price * f.mean(lambda t: conjugate(t, over))
 
 
 def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:
-    """The largest level at which a condition holds; its error enters the value squared."""
-    for _ in range(2 * DIGITS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if above(middle) else (low, middle)
-    return (low + high) / 2
+    """The largest level at which `above` holds; half the digits suffice, as the value is flat there."""
+    return _bisect(low, high, above, 2 * DIGITS)
 
 
 def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) -> float:

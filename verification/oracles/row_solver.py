@@ -1,12 +1,8 @@
-"""Batches of small inner problems, all draws of a discrete distribution, and order statistics.
-
-Nothing here shares code with refimpl.
-"""
+"""Batches of small inner problems, all draws of a discrete distribution, and order statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise, product
 from math import inf
 from typing import Any, NamedTuple
@@ -47,8 +43,8 @@ def solve_closed_form(rows: Any, eta: float, family: str, parameter: float | Non
         return (w * f).sum(axis=-1), w
     if family in ("absolute", "hinge"):
         c = top - (2 * eta if family == "absolute" else eta)
-        idle, tied = (f <= c).mean(axis=-1, keepdims=True), (f == top).mean(axis=-1, keepdims=True)
-        w = np.where(f <= c, 0.0, np.where(f == top, 1 + idle / tied, 1.0)) / m
+        moved, at_top = (f <= c).mean(axis=-1, keepdims=True), (f == top).mean(axis=-1, keepdims=True)
+        w = np.where(f <= c, 0.0, np.where(f == top, 1 + moved / at_top, 1.0)) / m
         return np.maximum(f, c).mean(axis=-1), w
     raise ValueError(f"family is {family!r}; expected one of the paper's five")
 
@@ -65,8 +61,8 @@ def chi_square(weights: Any) -> Any:
 class StrongPhi(NamedTuple):
     """A strongly convex phi.
 
-    - `phi`: its values at x >= 0.
-    - `ratios`: the x in the domain at which phi'(x) = s, the derivative of the conjugate.
+    - `phi`: the function, for x >= 0.
+    - `ratios`: the derivative of its conjugate, which maps s to the x with phi'(x) = s.
     - `slope1`: phi'(1).
     """
 
@@ -87,7 +83,7 @@ EXAMPLE_3 = StrongPhi(lambda x: (x * x - 1) / 2, lambda s: np.maximum(s, 0), 1.0
 
 
 def square(top: float = inf) -> StrongPhi:
-    """(x - 1)^2/2 on [0, top]."""
+    """(x - 1)^2/2 on [0, top], and infinite elsewhere."""
     return StrongPhi(lambda x: (x - 1) ** 2 / 2, lambda s: np.clip(1 + s, 0, top))
 
 
@@ -110,12 +106,12 @@ QUARTIC = StrongPhi(lambda x: (x - 1) ** 2 / 2 + (x - 1) ** 4 / 4, _quartic_rati
 
 
 def solve_rows(rows: Any, eta: float, of: StrongPhi) -> Solution:
-    """The solution for each row of equally likely losses: mu* at which ratios((f - mu)/eta) has mean one.
+    """Solve each row of equally likely losses, by bisection for the mu at which the mean ratio is one.
 
     mu* lies between min f - eta phi'(1) and max f - eta phi'(1).
     """
     f = np.asarray(rows, dtype=float)
-    # Relative to the largest loss, so that rounding errors are relative to the range.
+    # Subtract the largest loss, so that rounding errors are relative to the range.
     top = f.max(axis=-1, keepdims=True)
     g = f - top
     low, high = g.min(axis=-1, keepdims=True) - eta * of.slope1, np.full_like(top, -eta * of.slope1)
@@ -136,16 +132,16 @@ def solve_rows(rows: Any, eta: float, of: StrongPhi) -> Solution:
 
 
 def order_means(u: Any, x: Any, n: int) -> Any:
-    """The means of n order statistics, for a quantile function that is linear between the points (u, x)."""
+    """The means of n order statistics; the quantile function interpolates linearly between points (u, x)."""
     u, x = np.asarray(u, dtype=float), np.asarray(x, dtype=float)
     i = np.arange(1, n + 1)[:, None]
-    # E min(U_(i), u), U_(i) of the Beta(i, n + 1 - i) distribution
+    # E min(U_(i), u) for the i-th order statistic U_(i), which has a Beta(i, n + 1 - i) distribution.
     capped = u * (1 - betainc(i, n + 1 - i, u)) + i / (n + 1) * betainc(i + 1, n + 1 - i, u)
     return x[0] + (np.diff(x) / np.diff(u) * np.diff(capped, axis=-1)).sum(axis=-1)
 
 
 def average_value_at_risk(u: Any, x: Any, alpha: float) -> float:
-    """AV@R of the distribution with this quantile function: the mean of the quantiles above 1 - alpha."""
+    """AV@R for the quantile function of `order_means`: the mean of the quantiles above 1 - alpha."""
     u, x = np.asarray(u, dtype=float), np.asarray(x, dtype=float)
     inside = u > 1 - alpha
     t = np.concatenate([[1 - alpha], u[inside]])
@@ -160,15 +156,10 @@ def coordinate_distribution(x: Any, d: int) -> tuple[Any, Any]:
     return betainc(a, a, (1 + x) / 2), -(shape**a) / ((d + 1) * beta(a, 0.5))
 
 
-@cache
-def _nodes() -> tuple[Any, Any]:
-    return np.polynomial.legendre.leggauss(60)
-
-
 def hinge_bias(n: int, d: int, eta: float) -> float:
     """F - F^n of the hinge, for f = b_1 at n >= 2 uniform points b of the unit ball of R^d.
 
-    F = E max(f, 1 - eta), and F^n = E max(f_1, M - eta), where M is the largest of the n: an integral over M.
+    F = E max(f, 1 - eta), and F^n = E max(f_1, M - eta) for M = max(f_1, ..., f_n), an integral over M.
     """
 
     def upper(c: Any, M: Any) -> Any:
@@ -176,8 +167,8 @@ def hinge_bias(n: int, d: int, eta: float) -> float:
         (at_c, below_c), (_, below_M) = coordinate_distribution(c, d), coordinate_distribution(M, d)
         return c * at_c + below_M - below_c
 
-    t, w = _nodes()
-    kink = np.arccos(1 - eta)  # where M - eta = -1; angle 0 is M = -1
+    t, w = np.polynomial.legendre.leggauss(60)
+    kink = np.arccos(1 - eta)  # M = -cos(angle), so M - eta = -1 at this angle
     total = 0.0
     ends = [0.0, *np.linspace(kink, np.pi, 7)]
     for low, high in pairwise(ends):

@@ -1,8 +1,7 @@
-"""The primal of the causal problem of Section 6.3 on finite supports, as a program over transport plans.
+"""The primal of the causal problem of Section 6.3 on finite supports, solved over transport plans.
 
-A plan is pi[k, j, l]: the mass that moves from (x_k, z_j) to (x'_l, z_j). The plan, its marginal, the causal
-constraint and the penalty are written as defined, without the paper's duality, and passed to a conic solver.
-Nothing here shares code with refimpl.
+A plan is pi[k, j, l]: the mass that moves from (x_k, z_j) to (x'_l, z_j). Its marginal, the causal constraint
+and the penalty are written as defined, without the paper's duality, and passed to a conic solver.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ def causal_plan(
 
     - `cost` (L, J): Psi(f(x'_l), z_j).
     - `joint` (K, J): P(x_k, z_j).
-    - `reference` (K, L): nu_k(x'_l), zero where x'_l is farther than rho from x_k; pi_0 = joint nu.
+    - `reference` (K, L): nu_k(x'_l), zero where x'_l is farther than rho from x_k. It defines
+      pi_0[k, j, l] = joint[k, j] reference[k, l].
     - `penalty`: "none" (a linear program), "entropic" (exponential cones) or "quadratic".
     - `causal`: whether x' must be independent of z given x.
     """
@@ -47,11 +47,11 @@ def causal_plan(
             moved = cp.reshape(cp.sum(pi[k], axis=0), (1, L), order="C")
             constraints.append(pi[k] * joint[k].sum() == joint[k][:, None] @ moved)
         objective += cp.sum(cp.multiply(pi[k], cost.T))
-        live = start > 0
+        support = start > 0
         if penalty == "entropic":
-            objective -= eta * cp.sum(cp.kl_div(pi[k][live], start[live]))  # x log(x/y) - x + y
+            objective -= eta * cp.sum(cp.kl_div(pi[k][support], start[support]))  # x log(x/y) - x + y
         elif penalty == "quadratic":
-            ratio = cp.multiply(pi[k][live], 1 / np.sqrt(start[live]))
+            ratio = cp.multiply(pi[k][support], 1 / np.sqrt(start[support]))
             objective -= eta * (cp.sum_squares(ratio) - start.sum()) / 2
         elif penalty != "none":
             raise ValueError(f"penalty is {penalty!r}; expected none, entropic or quadratic")

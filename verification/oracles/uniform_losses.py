@@ -1,7 +1,4 @@
-"""Closed forms for f uniform on [0, G], f with an atom, and volumes of balls; quadrature on [0, 1].
-
-Nothing here shares code with refimpl.
-"""
+"""Closed forms for f uniform on [0, G], f with an atom, and volumes of balls; quadrature on [0, 1]."""
 
 from __future__ import annotations
 
@@ -48,7 +45,10 @@ def largest_density(eta: float, family: str, G: float = 1.0) -> float:
 
 
 def missing_with_atom(eta: float, q: float, family: str) -> float:
-    """max f - R for f = 1 with probability q, else 0; eta is at most q, 1/2, 1 for the last three."""
+    """max f - R for f = 1 with probability q, else 0.
+
+    Requires eta <= q (quadratic), eta <= 1/2 (absolute) or eta <= 1 (hinge).
+    """
     if family == "entropic":
         return -eta * log1p((1 - q) * expm1(-1 / eta))
     if family == "quadratic":
@@ -61,7 +61,7 @@ def missing_with_atom(eta: float, q: float, family: str) -> float:
 def graded(breaks: tuple[float, ...] = (), levels: int = 46, degree: int = 20) -> tuple[Any, Any]:
     """Nodes and weights for U[0, 1], refined near 1: Gauss-Legendre between 1 - 2^-j and `breaks`.
 
-    Integrates exp((x - 1)/eta) to rounding for every eta >= 1e-12, and functions that are smooth except at
+    Accurate to rounding for exp((x - 1)/eta) with eta >= 1e-12, and for functions that are smooth except at
     the breaks.
     """
     ends = sorted({0.0, *(1 - 2.0**-j for j in range(1, levels)), 1.0, *(b for b in breaks if 0 < b < 1)})

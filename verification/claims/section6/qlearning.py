@@ -31,7 +31,7 @@ from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.policy_evaluation import followed, relative_entropy
+from phiball.verification.oracles.policy_evaluation import policy_value, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
@@ -196,18 +196,18 @@ def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Eviden
         worst /= worst.sum(axis=-1, keepdims=True)
         price = eta * relative_entropy(worst, model.weight)
         best = np.argmax(np.sum(worst * near, axis=-1) + price, axis=-1)
-        reached = followed(*model.plain, best, worst, price)
+        reached = policy_value(*model.plain, best, worst, price)
         yield Evidence(
             float(abs(reached - Q).max()), 10 * tol, "the return of the best policy against the worst kernel"
         )
         for policy in product(range(2), repeat=4):
-            other = followed(*model.plain, policy, worst, price)
+            other = policy_value(*model.plain, policy, worst, price)
             yield Evidence(float((other - Q).max()), 10 * tol, f"policy {policy} against the worst kernel")
         rng = np.random.default_rng(seed)
         for scale in (0.01, 0.1, 1.0, 10.0):
             kernel = worst * np.exp(scale * rng.normal(size=worst.shape))
             kernel /= kernel.sum(axis=-1, keepdims=True)
-            other = followed(*model.plain, best, kernel, eta * relative_entropy(kernel, model.weight))
+            other = policy_value(*model.plain, best, kernel, eta * relative_entropy(kernel, model.weight))
             yield Evidence(float((Q - other).max()), 10 * tol, "another kernel against the best policy")
 
 
@@ -227,7 +227,7 @@ def _supremum_rewards_noise() -> Evidence:
     model = Tables(STAY, np.array([[1.0], [0.0]]), [[0, 1]] * 2, EITHER, discount=HALF)
     fixed = value_iteration(model.process, model.perturbation(1.0), tol=1e-11).Q
     best = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
-    top = followed(*model.plain, [0, 0], best, np.zeros((2, 1)))
+    top = policy_value(*model.plain, [0, 0], best, np.zeros((2, 1)))
     robust = float(fixed[0, 0])
     return Evidence(
         top[0, 0] - robust,
