@@ -22,7 +22,7 @@ def in_the_definition(phi: Divergence | Callable[[float], float]) -> Iterator[Ev
     at = value(GRID)
     yield Evidence(abs(value([1.0])[0]), ROUNDING, "phi(1) = 0")
     yield Evidence(-min(at), ROUNDING, "phi >= 0")
-    yield Evidence(_least_bend(at, 0.0), ROUNDING * max(v for v in at if isfinite(v)), "phi convex")
+    yield Evidence(_convexity_violation(at, 0.0), ROUNDING * max(v for v in at if isfinite(v)), "phi convex")
     yield Evidence(_jump(value, at), 1e-9, "phi lower semicontinuous")
     yield Evidence(0.0 if value([-1e-3])[0] == inf else inf, 0.0, "phi infinite below 0")
 
@@ -31,26 +31,26 @@ def strongly_convex(phi: Divergence, kappa: float) -> Iterator[Evidence]:
     """The assumption of Section 3 on a grid: phi - kappa x^2/2 is convex."""
     at = _values(phi)(GRID)
     slack = ROUNDING * max(v for v in at if isfinite(v))
-    yield Evidence(_least_bend(at, kappa), slack, f"phi strongly convex with kappa = {kappa:g}")
+    yield Evidence(_convexity_violation(at, kappa), slack, f"phi strongly convex with kappa = {kappa:g}")
 
 
 def evidence_from(statement: Callable[..., Any], *example: Any, **tested: Any) -> list[Evidence]:
-    """Return the evidence of a statement on one example, for counterexamples that use its numbers."""
+    """Return the evidence of a statement on one example, for use in a counterexample."""
     return list(statement(*example, **tested))
 
 
 def each(*facts: tuple[str, bool]) -> Iterator[Evidence]:
-    """Yield evidence for facts in words, each given with whether it is true."""
-    for words, so in facts:
-        yield Evidence(0.0 if so else inf, 0.0, words)
+    """Yield evidence for facts, each given by its description and whether it is true."""
+    for description, is_true in facts:
+        yield Evidence(0.0 if is_true else inf, 0.0, description)
 
 
 def bounded_loss(f: Sequence[float], p: Sequence[float] | None = None) -> Iterator[Evidence]:
-    """f takes finitely many values, on parts of the ball with probabilities p, equal by default."""
+    """The loss with the values f on parts of the ball with probabilities p (equal by default) is bounded."""
     q = [1 / len(f)] * len(f) if p is None else list(p)
-    fits = len(q) == len(f) and min(q) >= 0 and abs(sum(q) - 1) <= ROUNDING
+    measurable = len(q) == len(f) and min(q) >= 0 and abs(sum(q) - 1) <= ROUNDING
     yield from each(
-        ("f bounded", all(isfinite(v) for v in f)), ("f measurable (a step function on the ball)", fits)
+        ("f bounded", all(isfinite(v) for v in f)), ("f measurable (a step function on the ball)", measurable)
     )
 
 
@@ -64,7 +64,7 @@ def on_an_interval(
     smooth: float = inf,
     between: tuple[float, float] = (-inf, inf),
 ) -> Iterator[Evidence]:
-    """The paper's assumptions on a function of theta, checked at 257 points of an interval."""
+    """The given assumptions on a function of theta, checked at 257 points of an interval."""
     step = (high - low) / 256
     at = [F(low + step * k) for k in range(257)]
     slack = ROUNDING * max(map(abs, at))
@@ -108,8 +108,8 @@ def _values(phi: Divergence | Callable[[float], float]) -> Callable[[list[float]
     return lambda x: [phi(v) for v in x]
 
 
-def _least_bend(at: list[float], kappa: float) -> float:
-    """The largest shortfall of a second difference below kappa STEP^2; inf if the domain has a gap."""
+def _convexity_violation(at: list[float], kappa: float) -> float:
+    """kappa STEP^2 minus the smallest second difference; inf if the domain has a gap."""
     finite = [k for k, v in enumerate(at) if isfinite(v)]
     if finite != list(range(finite[0], finite[-1] + 1)):
         return inf

@@ -22,5 +22,5 @@ def to_floats(x: Array) -> list[float]:
 
 
 def mean(values: Array) -> float:
-    """The mean over the data points."""
+    """The mean of the entries of an array, as a Python float."""
     return float(np.mean(to_numpy(values)))

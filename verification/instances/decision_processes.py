@@ -15,7 +15,11 @@ from phiball.verification.instances.conversion import array
 
 @dataclass(frozen=True)
 class Tables:
-    """A decision process in NumPy arrays: S states, each perturbed to its neighbours."""
+    """A decision process in NumPy arrays, whose states are perturbed to their neighbours.
+
+    - `P` (S, A, S), `r` (S, A), `discount`: transition probabilities, rewards and discount.
+    - `near` (S, K), `weight` (S, K): the neighbours of each state, and their probabilities.
+    """
 
     P: Any
     r: Any
@@ -42,12 +46,12 @@ class Tables:
         return to_neighbourhood(self.near, self.weight)
 
     def perturbation(self, eta: float, divergence: Divergence = ENTROPIC) -> StatePerturbation:
-        """The adversary that moves states by beta, at the price eta."""
+        """The adversary that perturbs states, with the reference distribution beta and the price eta."""
         return StatePerturbation(self.beta, eta, divergence)
 
 
 def to_neighbourhood(near: Any, weight: Any) -> Neighbourhood:
-    """beta from rows of states `near` and their probabilities."""
+    """beta from the neighbours of each state and their probabilities."""
     xp = active().namespace
     return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), array(weight))
 

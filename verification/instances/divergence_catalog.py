@@ -1,4 +1,4 @@
-"""The divergences that claims use: named ones, and others with special properties."""
+"""The divergences that claims use: the named ones, and others that are strongly convex or restricted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAPER_DIVERGENCES = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3))
 
 
 def divergences() -> st.SearchStrategy[Divergence]:
-    """The named divergences, and several of the Cressie-Read family."""
+    """The divergences in `NAMED`."""
     return st.sampled_from(NAMED)
 
 
@@ -44,7 +44,7 @@ def _mixed_phi(x: Array, *, k: float) -> Array:
 
 
 def _mixed_log_ratio(s: Array, *, k: float) -> Array:
-    """v with v + k (exp(v) - 1) = s, by Newton's method: the iterates decrease after the first step."""
+    """The v with v + k (exp(v) - 1) = s, a convex increasing function of v, by Newton's method."""
     xp = array_namespace(s)
     positive = s > 0
     v = xp.where(positive, xp.log1p(xp.where(positive, s, xp.zeros_like(s)) / k), s)
@@ -63,7 +63,7 @@ def _mixed_d2conj(s: Array, *, k: float) -> Array:
 
 
 def _mixed_conj(s: Array, *, k: float) -> Array:
-    # s x - phi(x) with s = log x + k (x - 1) leaves x - 1 + k (x^2 - 1)/2.
+    # s x - phi(x) with s = log x + k (x - 1) is x - 1 + k (x^2 - 1)/2; here y = x - 1.
     y = array_namespace(s).expm1(_mixed_log_ratio(s, k=k))
     return y + k * y * (y + 2) / 2
 
@@ -174,4 +174,4 @@ def restricted(d: Divergence, a: float = 0.0, b: float = inf) -> Divergence:
 
 
 HALF_ABSOLUTE = restricted(ABSOLUTE, 0.5)
-"""Finite at large x, as Assumption 1 (I) requires, and infinite near 0."""
+"""abs(x - 1) on [1/2, inf): satisfies Proposition 1 (I), as phi(t)/t tends to 1, but is infinite near 0."""

@@ -20,14 +20,14 @@ from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles import row_solver
 
 RowSolver: TypeAlias = Callable[[Array, float, Divergence, float], Array]
-"""gamma of each row of losses, for eta, phi and the precision eps."""
+"""A function that computes gamma for rows of losses, eta, phi and the precision eps."""
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
-"""The values and the weights of rows of losses, called as `signed_weights` is."""
+"""A function with the signature of `signed_weights`, which returns values and weights of rows."""
 Bound: TypeAlias = Callable[[DiscreteDistribution, int], float]
 """A bound for a distribution and a level."""
 
 LEVELS = range(9)
-ENUMERATED = range(7)  # higher levels have too many pairs of halves
+ENUMERATED = range(7)  # E|G^l|^2 is enumerated up to level 6; higher levels have too many pairs of halves
 
 # --- Ordered draws --------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ ENUMERATED = range(7)  # higher levels have too many pairs of halves
 def bisected_weights(rows: Array, eta: float, phi: Divergence, T: Any, upper: float = 0.0) -> Array:
     """gamma of Algorithm 2 on every row, after T bisection steps (a number, or one per row).
 
-    The bracket is the corrected one, with `upper` added to its upper end.
+    The bracket is that of claim C2, with `upper` added to its upper end.
     """
     xp = array_namespace(rows)
     m = rows.shape[-1]
@@ -54,25 +54,25 @@ def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Arr
     """gamma of Algorithm 2 on every row, with max(1, ceil(T)) bisection steps for the precision eps."""
     f = to_numpy(rows)
     width = f.max(axis=-1) - f.min(axis=-1)
-    least = np.sqrt(2 * KAPPA[phi] * eta * eps)
-    T = np.ceil(np.log2(np.maximum(width, 2 * least)) - log2(least))
+    target = np.sqrt(2 * KAPPA[phi] * eta * eps)  # the width after T steps
+    T = np.ceil(np.log2(np.maximum(width, 2 * target)) - log2(target))
     return bisected_weights(rows, eta, phi, T)
 
 
 def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telescoping: bool) -> Any:
-    """The weights of g^l, or of G^l if `telescoping`, on all draws of 2^l points with losses f."""
+    """The indices of all draws of 2^l points, and the weights of g^l, or of G^l if `telescoping`."""
     picks = row_solver.draws(len(f), 2**level)
     rows = array(np.asarray(f, dtype=float)[picks])
     whole = to_numpy(solve(rows))
     if not telescoping or level == 0:
         return picks, whole
     half = 2 ** (level - 1)
-    parts = [to_numpy(solve(rows[:, place])) for place in (slice(None, half), slice(half, None))]
-    return picks, whole - np.concatenate(parts, axis=-1) / 2
+    halves = [to_numpy(solve(rows[:, part])) for part in (slice(None, half), slice(half, None))]
+    return picks, whole - np.concatenate(halves, axis=-1) / 2
 
 
 def gradient_moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
-    """E V and E|V|^2 for V = sum_i w_i g_i, with draws from p."""
+    """E V and E|V|^2 for V = sum_i w_i g_i, where each row of `picks` has its probability under p."""
     chance = row_solver.chances(p, picks)
     V = (weights[:, :, None] * np.asarray(g, dtype=float)[picks]).sum(axis=1)
     return chance @ V, float(chance @ (V * V).sum(axis=-1))
@@ -84,10 +84,10 @@ def rt_moments(
     """E V and E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC, by enumeration."""
     mean, square = np.zeros(2), 0.0
     for k, chance in enumerate(RTMLMC(level).probabilities):
-        own, own_square = gradient_moments(
+        term, term_square = gradient_moments(
             distribution.p, distribution.g, *level_weights(distribution.f, k, solve, telescoping=True)
         )
-        mean, square = mean + own, square + own_square / chance
+        mean, square = mean + term, square + term_square / chance
     return mean, square
 
 
@@ -103,8 +103,8 @@ def largest_chi_square(
 
 
 @cache
-def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
-    """All unordered samples of n points: rows (R, n), counts of the atoms, and numbers of orderings."""
+def _unordered_draws(atoms: int, n: int) -> tuple[Any, Any, Any]:
+    """All unordered draws of n points, as rows (R, n): the rows, their counts of each atom, and orderings."""
     rows = np.array(list(combinations_with_replacement(range(atoms), n)))
     counts = np.stack([(rows == k).sum(axis=1) for k in range(atoms)], axis=1)
     orders = np.array([float(factorial(n) // prod(map(factorial, c))) for c in counts.tolist()])
@@ -112,8 +112,8 @@ def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
 
 
 def _sample(distribution: DiscreteDistribution, n: int) -> tuple[Any, Any]:
-    """Rows of indices, and their probabilities."""
-    rows, counts, orders = _whole(len(distribution.f), n)
+    """All unordered draws of n points, as rows of indices, and their probabilities."""
+    rows, counts, orders = _unordered_draws(len(distribution.f), n)
     return rows, orders * np.prod(np.array(distribution.p) ** counts, axis=1)
 
 
@@ -137,9 +137,9 @@ def difference_moment(distribution: DiscreteDistribution, level: int, weights: W
     if level == 0:
         rows, chance = _sample(distribution, 1)
     else:
-        half, own = _sample(distribution, 2 ** (level - 1))
+        half, p = _sample(distribution, 2 ** (level - 1))
         first, second = (v.ravel() for v in np.indices((len(half), len(half))))
-        rows, chance = np.concatenate([half[first], half[second]], axis=1), own[first] * own[second]
+        rows, chance = np.concatenate([half[first], half[second]], axis=1), p[first] * p[second]
     _, w = weights(array(np.array(distribution.f)[rows]), distribution.eta, ENTROPIC, telescoping=True)
     coordinates = [np.einsum("rn,rn->r", to_numpy(w), np.array(distribution.g)[rows, d]) for d in range(2)]
     return float(chance @ sum(v**2 for v in coordinates))
@@ -152,19 +152,19 @@ def gradient_error(distribution: DiscreteDistribution, level: int, solve: Solver
 
 
 def second_moment_of(distribution: DiscreteDistribution, top: int, weights: Weights) -> float:
-    """E|V|^2 of RT-MLMC with the levels 0, ..., L: level l is divided by P(l)."""
+    """E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC with the levels 0, ..., `top`."""
     p = RTMLMC(top).probabilities
     return sum(difference_moment(distribution, k, weights) / p[k] for k in range(top + 1))
 
 
-# --- All draws in one batch: the number of a data point determines its draw -----------------
+# --- All draws in one batch: the code of a data point determines its draw -------------------
 
 
 @dataclass(frozen=True)
 class ListedDistribution:
     """A distribution on 0, ..., k - 1 whose "samples" for a data point (c, i) are the base-k digits of c.
 
-    i is the number of the data point. Consecutive rows of one data point take consecutive digits.
+    c is the code of the data point, and i its index. Consecutive rows of one data point take the next digits.
     """
 
     k: int
@@ -172,19 +172,19 @@ class ListedDistribution:
     def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
         """The next n digits of each x (N, 2), as points (N, n, 2) with second coordinate i."""
         n = n_samples
-        code, number = to_numpy(x)[:, 0].astype(int), to_numpy(x)[:, 1]
-        begins = np.concatenate([[True], number[1:] != number[:-1]])
+        code, index = to_numpy(x)[:, 0].astype(int), to_numpy(x)[:, 1]
+        is_first = np.concatenate([[True], index[1:] != index[:-1]])
         row = np.arange(len(code))
-        asked = row - np.maximum.accumulate(np.where(begins, row, 0))
-        digits = code[:, None] // self.k ** (asked[:, None] * n + np.arange(n)) % self.k
-        points = np.stack([digits, np.broadcast_to(number[:, None], digits.shape)], axis=-1)
+        earlier_rows = row - np.maximum.accumulate(np.where(is_first, row, 0))  # of the same data point
+        digits = code[:, None] // self.k ** (earlier_rows[:, None] * n + np.arange(n)) % self.k
+        points = np.stack([digits, np.broadcast_to(index[:, None], digits.shape)], axis=-1)
         return array_namespace(x).asarray(points, dtype=x.dtype)
 
 
 class EvenNumbers(Rng):
-    """Deterministic "uniform" numbers: row r has the midpoint of cell r mod `cells`.
+    """Deterministic "uniform" numbers: row r gets the midpoint of cell r mod `cells` of [0, 1].
 
-    Permutations preserve the cells, so that a batch of all pairs has each data point in each cell.
+    Permutations preserve the cells, so that every draw occurs once in each cell.
     """
 
     def __init__(self, cells: int) -> None:
@@ -199,16 +199,15 @@ class EvenNumbers(Rng):
         return array_namespace(like).asarray(((number + 0.5) / self.cells).reshape(shape), dtype=like.dtype)
 
     def permutation(self, n: int, *, like: Array) -> Array:
-        """Map row r to a distinct place in cell r mod `cells`."""
-        number = np.arange(n)
-        places = number % self.cells * (n // self.cells) + number // self.cells
-        return array_namespace(like).asarray(places)
+        """Group the rows by cell: row r moves to block r mod `cells`."""
+        row = np.arange(n)
+        return array_namespace(like).asarray(row % self.cells * (n // self.cells) + row // self.cells)
 
 
 def batch_of_all_draws(k: int, level: int) -> tuple[Any, EvenNumbers]:
-    """The data points (N, 2) of all draws of 2^level points of k at all levels, and their generator.
+    """Data points (N, 2) for all draws of 2^level from k points at all levels, and their generator.
 
-    P(l) = 2^-l/(2 - 2^-L) is a multiple of 1/(2^(L+1) - 1), the mass of a cell.
+    P(l) = 2^-l/(2 - 2^-L) is a multiple of the length 1/(2^(L+1) - 1) of a cell.
     """
     cells = 2 ** (level + 1) - 1
     codes = np.repeat(np.arange(k ** (2**level)), cells)

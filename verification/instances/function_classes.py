@@ -26,15 +26,15 @@ LOSSES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32, allow_
 
 @st.composite
 def classes(draw: st.DrawFn) -> list[list[list[float]]]:
-    """Up to five members of G on S: losses in [0, 1] at each perturbation of each data point."""
-    members, points, perturbations = (draw(st.integers(1, most)) for most in (5, 2, 4))
+    """Up to five functions of a class G: losses in [0, 1] at each perturbation of each data point."""
+    members, points, perturbations = (draw(st.integers(1, largest)) for largest in (5, 2, 4))
     row = st.lists(LOSSES, min_size=perturbations, max_size=perturbations)
     member = st.lists(row, min_size=points, max_size=points)
     return draw(st.lists(member, min_size=members, max_size=members))
 
 
 def covering_number(distances: Any, eps: float) -> int:
-    """The smallest number of members that cover all within eps, by enumeration."""
+    """The smallest number of functions within eps of which all others lie, by enumeration."""
     count = len(distances)
     near = distances <= eps
     for size in range(1, count):
@@ -50,12 +50,12 @@ def robust_class_is_no_richer(
     """The map from losses to robust losses is nonexpansive, so covering numbers do not increase."""
     losses = np.array(family)
     robust = to_numpy(solve(array(losses), eta, phi).value)
-    yield Evidence(float(max(robust.max() - 1, -robust.min())), 2.0**-44, "a loss in [0, 1] stays there")
+    yield Evidence(float(max(robust.max() - 1, -robust.min())), 2.0**-44, "robust losses are in [0, 1]")
     # Neighbours in every direction detect a slight expansion.
     step = 2.0**-6
     nudges = step * np.array(list(product((-1, 1), repeat=losses.shape[-1])))
     near = to_numpy(solve(array(losses[0, 0] + nudges), eta, phi).value)
-    yield Evidence(float(np.abs(near - robust[0, 0]).max()) - step, 2.0**-44, "close by")
+    yield Evidence(float(np.abs(near - robust[0, 0]).max()) - step, 2.0**-44, "neighbours of one function")
     apart = np.abs(losses[:, None] - losses[None]).max(axis=(-2, -1))
     robustly = np.abs(robust[:, None] - robust[None]).max(axis=-1)
     yield Evidence(float((robustly - apart).max()), 2.0**-44, "abs(T(g) - T(g')) <= max abs(g - g')")
@@ -66,7 +66,7 @@ def robust_class_is_no_richer(
 
 
 def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float) -> float:
-    """8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N) + 3 sqrt(log(2/delta)/n), the integral by scipy."""
+    """8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N) + 3 sqrt(log(2/delta)/n); SciPy integrates."""
     # Substitute eps = e^u, since a power of 1/eps is steep near 0.
     integral = integrate.quad(
         lambda u: sqrt(log_covering(np.exp(u))) * np.exp(u), log(alpha), 0.0, epsrel=1e-12, limit=200
@@ -76,7 +76,7 @@ def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float)
 
 @st.composite
 def linear_classes(draw: st.DrawFn) -> dict[str, float]:
-    """d, Lambda, Psi, rho and varrho."""
+    """The constants d, Lambda, Psi, rho and varrho of a linear class."""
     names = ("Lambda", "Psi", "varrho")
     drawn = {name: draw(powers_of_ten(-1, 1)) for name in names}
     return {"d": draw(st.integers(1, 50)), "rho": draw(st.sampled_from([0.0, 0.1, 1.0])), **drawn}

@@ -28,7 +28,7 @@ LIPSCHITZ = "0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi"
 
 @dataclass(frozen=True)
 class DiscreteDistribution:
-    """A few points with losses f, gradients g in the plane and probabilities p; and eta."""
+    """A few points with losses f, gradients g (in the plane) and probabilities p; and the price eta."""
 
     f: tuple[float, ...]
     g: tuple[tuple[float, float], ...]
@@ -60,7 +60,7 @@ class DiscreteDistribution:
 
     @property
     def rounding(self) -> float:
-        """The rounding error of weights, and of values over eta: their spread is e^(B/eta)."""
+        """The rounding error of the weights, and of the values divided by eta."""
         return 2.0**-42 * (1 + self.ratio)
 
     def growth(self, power: float) -> float:
@@ -76,7 +76,7 @@ class DiscreteDistribution:
 
 @st.composite
 def bounded_distributions(draw: st.DrawFn) -> DiscreteDistribution:
-    """Two or three losses, including 0 and B, with any weights and gradients; B/eta from 1e-3 to 10."""
+    """Two or three losses, including 0 and B, with various probabilities; B/eta from 1e-3 to 10."""
     eta = draw(st.sampled_from([1.0, 0.1, 10.0]))
     ratio = draw(st.one_of(st.sampled_from([1.0, 0.1, 2.0, 4.0, 1e-3]), powers_of_ten(-1, 1)))
     L = draw(st.sampled_from([1.0, 100.0, 0.1]))
@@ -168,17 +168,17 @@ def simplex(draw: st.DrawFn) -> list[Fraction]:
 
 
 def bias_of_two(eta: float, phi: Divergence, solve: Solver) -> float:
-    """F - F^1 for f uniform on [0, 1]: the distance t of two points has density 2 (1 - t)."""
+    """F - F^1 for f uniform on [0, 1]: the distance t of two draws has the density 2 (1 - t)."""
     kinks = (eta, 2 * eta)
     nodes, weights = uniform_losses.graded(kinks)
     rows = array(np.stack([np.zeros_like(nodes), nodes], axis=-1))
-    above = to_numpy(solve(rows, eta, phi).value) - nodes / 2  # minus the mean
+    excess = to_numpy(solve(rows, eta, phi).value) - nodes / 2  # over the mean
     F = uniform_losses.optimal_value(eta, phi.family or "", phi.parameter)
-    return F - 0.5 - float((weights * 2 * (1 - nodes) * above).sum())
+    return F - 0.5 - float((weights * 2 * (1 - nodes) * excess).sum())
 
 
 def bias_of_order_statistics(n: int, alpha: float, solve: Solver) -> float:
-    """F - F^n of AV@R for f uniform on [0, 1]: linear in the order statistics, whose means are i/(n + 1)."""
+    """F - F^n of AV@R, f uniform on [0, 1]; AV@R is linear in order statistics, whose means are i/(n + 1)."""
     rows = array(np.arange(1, n + 1) / (n + 1))
     return 1 - alpha / 2 - float(solve(rows, 1.0, indicator(alpha)).value)
 
@@ -188,13 +188,13 @@ def bias_by_sampling(
 ) -> tuple[float, float]:
     """F - F^n for f uniform on [0, 1], and its standard error.
 
-    The dual of each sample at the distribution's mu* has mean F, and is slightly above the value.
+    For each sample, the dual at the mu* of the uniform distribution has mean F, and is close to the value.
     """
     xp = active().namespace
     f = rng(seed + n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))
     mu = uniform_losses.optimal_multiplier(eta, phi.family or "")
-    over = to_numpy(dual_value(f, mu, eta, phi) - solve(f, eta, phi).value)
-    return float(over.mean()), float(over.std(ddof=1)) / rows**0.5
+    differences = to_numpy(dual_value(f, mu, eta, phi) - solve(f, eta, phi).value)
+    return float(differences.mean()), float(differences.std(ddof=1)) / rows**0.5
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def quadratic_losses(draw: st.DrawFn) -> QuadraticLosses:
 def gradient_change(
     f: QuadraticLosses, places: tuple[float, float], solve: Callable[..., Any]
 ) -> tuple[float, float]:
-    """|grad F^l(theta) - grad F^l(theta')| on these points as the sample, and |theta - theta'|."""
+    """The change of the gradient of the risk from tau places[0] to tau places[1], and their distance."""
     theta = np.array([[f.tau * place] for place in places])
     c, g, h = np.array(f.terms).T
     losses = array(c + g * theta + h * theta**2 / 2)

@@ -1,4 +1,4 @@
-"""Algorithm 2 and the hyper-parameters as the paper prints them, and scales to compare plans at."""
+"""Algorithm 2 and the hyper-parameters as printed in the paper, and scales for the comparison of plans."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def iterations(width: float, kappa: float, eta: float, eps: float) -> int:
 
 
 def algorithm2(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
-    """Steps 1 to 7; (phi')^-1 is phi*' above K, truncated to 0 on the index set N."""
+    """Steps 1 to 7 of Algorithm 2: gamma is 0 on the index set N, and (phi')^-1 = phi*' elsewhere."""
     xp = array_namespace(f)
     m = f.shape[-1]
     low, high = bracket
@@ -91,7 +91,7 @@ def run_algorithm2(
 
 
 def dual_at(problem: InnerProblem, phi: Divergence, out: Output) -> float:
-    """D(mu)."""
+    """D(mu), the dual value at the returned multiplier."""
     return float(dual_value(problem.losses, out.mu, problem.eta, phi))
 
 
@@ -108,7 +108,7 @@ def _moves_the_wrong_end(
 
 ALGORITHM_MUTANTS: dict[str, Algorithm] = {
     "moves the wrong end of the bracket": _moves_the_wrong_end,
-    "halves two times too few": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
+    "stops two steps early": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
 }
 """Mutants of Algorithm 2 that its guarantees must reject, by description."""
 
@@ -117,7 +117,7 @@ ALGORITHM_MUTANTS: dict[str, Algorithm] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem: L_f, S (a smoothness constant of every F^l), B, eta, and D = F^L(theta_1) - min F^L."""
+    """Constants of a problem: L_f, S (of every F^l), B, eta, D = F^L(theta_1) - min F^L, and Theta."""
 
     lipschitz: float
     smoothness: float
@@ -134,7 +134,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class HyperParameters:
-    """L, n_L, T and the step."""
+    """L, n_L, T and the step size."""
 
     level: int
     batch: int
@@ -158,15 +158,15 @@ def table_2(problem: Setting, eps: float, factor: float = 128.0) -> HyperParamet
 
 
 def guarantee(problem: Setting, h: HyperParameters) -> float:
-    """The lemmas' bound on E|mapping of F|^2: twice the squared bias plus twice the bound for F^L."""
+    """The bound of the lemmas on E|mapping|^2: twice the squared bias plus twice the bound for F^L."""
     K, S, D = problem.level_constant, problem.smoothness, problem.drop
     bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
     if problem.constrained:
-        own = 8 * S * D / h.steps + 6 * M2 / h.batch  # the lemma for the step 1/(2S)
+        level_bound = 8 * S * D / h.steps + 6 * M2 / h.batch  # Lemma EC.2, with the step size 1/(2S)
     else:
         # The descent lemma: E F^L(next) <= F^L - step |grad F^L|^2 + S step^2 M_2/2, summed over T steps.
-        own = D / (h.step_size * h.steps) + S * h.step_size * M2 / 2
-    return 2 * bias + 2 * own
+        level_bound = D / (h.step_size * h.steps) + S * h.step_size * M2 / 2
+    return 2 * bias + 2 * level_bound
 
 
 @st.composite
@@ -184,7 +184,7 @@ Planner: TypeAlias = Callable[..., Plan]
 
 
 def altered(make: Callable[..., Any], **changes: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A mutant of `make`: fields of the plan or table that it returns are replaced by functions of it."""
+    """A mutant of `make`: each field named in `changes` is replaced by a function of the result."""
 
     def mutant(*args: Any, **options: Any) -> Any:
         made = make(*args, **options)

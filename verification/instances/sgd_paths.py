@@ -21,10 +21,10 @@ Sgd: TypeAlias = Callable[..., Any]
 
 
 class SgdPaths(NamedTuple):
-    """The T iterates (T, N), the answers (N,) and the probabilities (N,) of N paths."""
+    """The T iterates (T, N), the outputs (N,) and the probabilities (N,) of N paths."""
 
     iterates: Any
-    answers: Any
+    outputs: Any
     chance: Any
 
 
@@ -50,14 +50,14 @@ def follow(
     low: float = -inf,
     high: float = inf,
 ) -> SgdPaths:
-    """Run `sgd` on [low, high] for each row of the noise, which is added to the slope."""
+    """Run `sgd` on [low, high] with each row of `noise` added to the slope; `chance`: row probabilities."""
     xp = active().namespace
     seen: list[Any] = []
 
     def gradient(theta: Array) -> Array:
-        own = noise[:, len(seen)]
+        added = noise[:, len(seen)]
         seen.append(to_numpy(theta))
-        return slope(theta) + array(own)
+        return slope(theta) + array(added)
 
     theta0 = xp.full((len(chance),), start, dtype=xp.float64)
     how = {"step_size": step_size, "steps": noise.shape[1] + 1, "project": onto_box(low, high)}
@@ -70,7 +70,7 @@ def follow(
 
 @dataclass(frozen=True)
 class SmoothFunction:
-    """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high], with noise of size sigma."""
+    """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high], with noise sigma or -sigma."""
 
     bowl: bool
     a: float
@@ -119,8 +119,8 @@ class SmoothFunction:
 
 
 @st.composite
-def smooth_functions(draw: st.DrawFn, most_steps: int = 64) -> SmoothFunction:
-    """Waves and bowls on an interval: many steps without noise, or all paths with noise."""
+def smooth_functions(draw: st.DrawFn, max_steps: int = 64) -> SmoothFunction:
+    """Cosines and parabolas on an interval: many steps without noise, or few steps with it."""
     bowl = draw(st.booleans())
     a, k = draw(powers_of_ten(-1, 1)), draw(powers_of_ten(-1, 1))
     low = draw(st.sampled_from([-1.0, -0.1, 0.5, 0.0, -3.0]))
@@ -128,12 +128,12 @@ def smooth_functions(draw: st.DrawFn, most_steps: int = 64) -> SmoothFunction:
     start = low + (high - low) * draw(st.sampled_from([1.0, 0.0, 0.5, 0.9, 0.3]))
     sigma = a * k * draw(st.sampled_from([0.0, 1.0, 0.1, 10.0]))
     batch = draw(st.sampled_from([1, 2, 4]))
-    steps = draw(st.integers(1, most_steps if sigma == 0 else {1: 9, 2: 6, 4: 5}[batch]))
+    steps = draw(st.integers(1, max_steps if sigma == 0 else {1: 9, 2: 6, 4: 5}[batch]))
     return SmoothFunction(bowl, a, k, low, high, start, sigma, batch, steps)
 
 
 def stationarity(F: SmoothFunction, sgd: Sgd, S: float) -> float:
-    """E|mapping|^2 at a random iterate over all paths, with step size 1/(2S)."""
+    """E|mapping|^2 at a random iterate, over all paths, with step size 1/(2S)."""
     noise, chance = all_noise(F.sigma, F.batch, F.steps)
     step = 1 / (2 * S)
     how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
@@ -164,7 +164,7 @@ def stacked_gradient(
     xp = active().namespace
     draws = rng(seed)
     points = array(data)
-    places = xp.arange(runs)
+    run_numbers = xp.arange(runs)
 
     def gradient(theta: Array) -> Array:
         drawn = draws.integers(len(data), (runs * batch,), like=theta)
@@ -174,8 +174,8 @@ def stacked_gradient(
             return value(xp.take(theta, i // batch), x[:, 0])
 
         def gradients(theta: Array, x: Array, i: Array) -> Array:
-            own = xp.astype(i[:, None] // batch == places[None, :], xp.float64)
-            return own * slope(xp.take(theta, i // batch), x[:, 0])[:, None]
+            is_own_run = xp.astype(i[:, None] // batch == run_numbers[None, :], xp.float64)
+            return is_own_run * slope(xp.take(theta, i // batch), x[:, 0])[:, None]
 
         # The estimate is the mean over the data points of all runs.
         return runs * objective.gradient(theta, loss, gradients, x, rng=draws)
@@ -185,7 +185,7 @@ def stacked_gradient(
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """F = max(-left (theta - c), right (theta - c)), and noise of deviation sigma on its slope."""
+    """F = max(-left (theta - c), right (theta - c)) on [-1, 1], with noise sigma or -sigma on its slope."""
 
     left: float
     right: float
@@ -207,19 +207,19 @@ class PiecewiseLinear:
         return xp.where(away < 0, -self.left * xp.ones_like(away), rising)
 
     @property
-    def nearest(self) -> float:
-        """theta*."""
+    def minimiser(self) -> float:
+        """theta*, the minimiser on [-1, 1]."""
         return min(1.0, max(-1.0, self.centre))
 
     @property
     def gap(self) -> float:
         """F(theta_1) - min F, which the paper calls D_*."""
-        return float(self.value(self.start) - self.value(self.nearest))
+        return float(self.value(self.start) - self.value(self.minimiser))
 
     @property
     def distance(self) -> float:
         """|theta_1 - theta*|."""
-        return abs(self.start - self.nearest)
+        return abs(self.start - self.minimiser)
 
     @property
     def M(self) -> float:  # noqa: N802 - the paper's symbol
@@ -229,7 +229,7 @@ class PiecewiseLinear:
 
 @st.composite
 def piecewise_linear(draw: st.DrawFn) -> PiecewiseLinear:
-    """Steep and flat functions, kinks inside and outside Theta: many steps without noise, or all paths."""
+    """Steep and flat functions, kinks inside and outside Theta; many steps without noise, few with it."""
     slope = st.one_of(st.sampled_from([1.0, 0.01, 100.0]), powers_of_ten(-1, 1))
     left, right = draw(slope), draw(slope)
     centre, start = draw(st.integers(-16, 16)) / 8, draw(st.integers(-7, 7)) / 7
@@ -238,8 +238,8 @@ def piecewise_linear(draw: st.DrawFn) -> PiecewiseLinear:
 
 
 def mean_gap(F: PiecewiseLinear, sgd: Sgd, step_size: float) -> float:
-    """E F(average) - min F, over all paths."""
+    """E F(average iterate) - min F, over all paths."""
     noise, chance = all_noise(F.sigma, 1, F.steps)
     how = {"noise": noise, "chance": chance, "low": -1.0, "high": 1.0}
     paths = follow(sgd, F.slope, F.start, step_size=step_size, **how)
-    return float(chance @ (F.value(paths.answers) - F.value(F.nearest)))
+    return float(chance @ (F.value(paths.outputs) - F.value(F.minimiser)))

@@ -37,7 +37,7 @@ QUADRATICS = st.lists(st.tuples(SLOPES, SLOPES), min_size=1, max_size=3)
 
 
 def plane_regulariser(rho: float, eta: float, family: str) -> float:
-    """E in the plane: the mean of R(f; z) - f(z) over two data points, with l2 balls."""
+    """The regulariser E in the plane: the mean of R(f; z) - f(z) over the data points, with l2 balls."""
 
     def at(x: float, y: float) -> float:
         def rise(b: Any) -> Any:
@@ -60,11 +60,11 @@ def linearisation(
     linear: Linear,
     constant: float,
 ) -> Iterator[Evidence]:
-    """abs(E - E~) <= constant E[S] rho^2, for f = g z + S z^2/2 around each data point."""
+    """Check abs(E - E~) <= constant E[S] rho^2, for f = g z + S z^2/2 around each data point."""
     eta = rho / ratio
     excess = [line_risk(*parabola(g, S, rho), eta, phi.family or "", phi.parameter) for g, S in points]
     bends = [abs(S) for _, S in points]
-    # Both sides are integrals; for the quadratic phi the oracle also adds numbers of size eta.
+    # E and E~ are integrals; for the quadratic phi the oracle also adds numbers of size eta.
     rounding = QUADRATURE * rho * max(abs(g) + rho * abs(S) for g, S in points) + 2.0**-48 * eta
     line = linear(array([[g] for g, _ in points]), Ball(2, rho), eta, phi)
     error = abs(float(np.mean(excess)) - mean(line))
@@ -73,7 +73,7 @@ def linearisation(
         error, bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}"
     )
     if phi is ENTROPIC:
-        # One data point with these coordinates: in the norm inf the risk and S are sums.
+        # One data point with a loss that is a sum over coordinates: in the norm inf, risk and S are sums.
         box = linear(array([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
         error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
         note = f"in a box: the error is {error:.4g}, the bound {bound:.4g}"
@@ -81,7 +81,7 @@ def linearisation(
 
 
 def shortfall_of_r1(g: float, C: float, phi: Divergence) -> float:
-    """abs(g) minus the certainty equivalent of g b at 1/C, b uniform on [-1, 1], for C abs(g) >= 1."""
+    """abs(g) minus the certainty equivalent of g b at eta = 1/C, for b uniform on [-1, 1], C abs(g) >= 1."""
     g = abs(g)
     if phi is ENTROPIC:
         return (log(2 * g * C) - float(np.log1p(-exp(-2 * g * C)))) / C

@@ -1,4 +1,4 @@
-"""Solutions of inner problems, and their comparison with known ones."""
+"""Solutions of inner problems, and their comparison with exact ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Solver: TypeAlias = Callable[..., WorstCase]
 
 
 def solved(solve: Solver, problem: InnerProblem, d: Divergence) -> WorstCase:
-    """Solve a problem by `solve`, on arrays of the active backend."""
+    """Pass a problem to `solve`, as arrays of the active backend."""
     return solve(problem.losses, problem.eta, d, p=problem.distribution)
 
 
@@ -54,10 +54,10 @@ def exact_mean(problem: InnerProblem) -> Fraction:
 
 
 def shortfall_bound(problem: InnerProblem, d: Divergence) -> float:
-    """A bound on max f - R that tends to 0 with eta: max f minus the primal value of one density.
+    """A bound on max f - R that tends to 0 with eta: max f minus the primal value of a certain density.
 
-    Its ratio is e at every point below the maximum; the maximum has the remaining mass. e = 0 if phi(0) is
-    finite, else e = eta/range.
+    The density is e where f < max f, with e = 0 if phi(0) is finite, and else e = eta/range. The maximum has
+    the remaining mass.
     """
     top = max(problem.charged)
     rows = [(v, q) for v, q in zip(problem.f, problem.probabilities, strict=True) if q]
@@ -81,10 +81,10 @@ STRONG = {
     mixed(0.1): row_solver.mixture(0.1),
     QUARTIC: row_solver.QUARTIC,
 }
-"""The strongly convex phi, with the oracle's version of each."""
+"""The oracle's version of each strongly convex phi."""
 
 CLIPPED = restricted(cressie_read(2), 0.0, 1.01)
-"""(x - 1)^2/2 on [0, 1.01], whose chi-square is at most 0.01 for any data."""
+"""(x - 1)^2/2 on [0, 1.01]; the chi-square of the worst case is at most 0.01 for any data."""
 _CLIPPED = row_solver.square(1.01)
 
 
@@ -108,13 +108,13 @@ def value_exactly(problem: InnerProblem, phi: Divergence) -> float:
 
 
 def value_is(solution: WorstCase, value: Any, problem: InnerProblem, times: float = 1.0) -> Evidence:
-    """Compare the value with a number, up to `times` the rounding error of the problem."""
+    """Compare the value with the exact one, up to `times` the rounding error of the problem."""
     off = abs(definitions.exact_difference(float(solution.value), value))
     return Evidence(off, times * value_tolerance(problem), "the value")
 
 
 def primal_is(solution: WorstCase, value: float, problem: InnerProblem, d: Divergence) -> Evidence:
-    """Compare the primal value at the weights with a number, for weights that need not be unique."""
+    """Compare the primal value at the weights with the exact one, as the weights need not be unique."""
     reached = definitions.primal_objective(
         problem.f, to_floats(solution.weights), *oracle_arguments(problem, d)
     )
@@ -125,7 +125,7 @@ def primal_is(solution: WorstCase, value: float, problem: InnerProblem, d: Diver
 def weights_are(
     solution: WorstCase, expected: list[float], value: float, problem: InnerProblem, d: Divergence
 ) -> Iterator[Evidence]:
-    """Compare the weights with expected ones, or by the value they attain if phi is kinked."""
+    """Compare the weights with expected ones; if phi is kinked, compare the primal values instead."""
     if not 0 < d.curvature1 < inf:
         yield primal_is(solution, value, problem, d)
         return

@@ -13,17 +13,17 @@ from phiball.verification.instances.solutions import Solver
 
 
 def with_losses(change: Callable[[Array], Array]) -> Solver:
-    """`worst_case` for other losses."""
+    """`worst_case` for `change(losses)`."""
     return lambda losses, eta, d, *, p=None: worst_case(change(losses), eta, d, p=p)
 
 
 def with_eta(change: Callable[[float], float]) -> Solver:
-    """`worst_case` at another eta."""
+    """`worst_case` for `change(eta)`."""
     return lambda losses, eta, d, *, p=None: worst_case(losses, change(eta), d, p=p)
 
 
 def with_divergence(change: Callable[[Divergence], Divergence]) -> Solver:
-    """`worst_case` for another divergence."""
+    """`worst_case` for `change(divergence)`."""
     return lambda losses, eta, d, *, p=None: worst_case(losses, eta, change(d), p=p)
 
 
@@ -53,7 +53,7 @@ def without_p(losses: Array, eta: float, d: Divergence, *, p: Array | None = Non
 
 
 def without_atom(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Truncate the density at one, which drops the atom of kinked divergences at the maximum."""
+    """Truncate the density at one, which drops the atom that kinked divergences have at the maximum."""
     answer, q = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
     return replace(answer, weights=array_namespace(losses).where(answer.weights > q, q, answer.weights))
 
@@ -62,8 +62,8 @@ def even_on_the_support(losses: Array, eta: float, d: Divergence, *, p: Array | 
     """Distribute the mass in proportion to p over the support of the weights."""
     xp = array_namespace(losses)
     answer, q = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
-    kept = xp.where(answer.weights > 0, q, xp.zeros_like(q))
-    return replace(answer, weights=kept / xp.sum(kept))
+    support = xp.where(answer.weights > 0, q, xp.zeros_like(q))
+    return replace(answer, weights=support / xp.sum(support))
 
 
 def best_case(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
@@ -77,19 +77,19 @@ def quadratic_without_half(losses: Array, eta: float, d: Divergence, *, p: Array
     return worst_case(losses, 2 * eta if d is QUADRATIC else eta, d, p=p)
 
 
-# --- Weights of levels, called as `signed_weights` is ---------------------------------------------
+# --- Mutants of `signed_weights` ------------------------------------------------------------------
 
 
 def without_halves(
     losses: Array, eta: float, d: Divergence, *, telescoping: bool = True
 ) -> tuple[Array, Array]:
-    """Do not subtract the two halves of a level."""
+    """Do not subtract the weights of the two halves of a level."""
     return signed_weights(losses, eta, d, telescoping=False)
 
 
 def halves_by_one(
     losses: Array, eta: float, d: Divergence, *, telescoping: bool = True
 ) -> tuple[Array, Array]:
-    """Subtract the two halves of a level in full, instead of half of each."""
+    """Subtract the weights of the two halves of a level in full, instead of half of them."""
     value, weights = signed_weights(losses, eta, d, telescoping=True)
     return value, 2 * weights - signed_weights(losses, eta, d, telescoping=False)[1]

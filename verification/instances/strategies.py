@@ -74,7 +74,7 @@ def _losses(max_size: int) -> st.SearchStrategy[list[float]]:
 
 @st.composite
 def problems(draw: st.DrawFn, max_size: int = 10, nonuniform: bool = True) -> InnerProblem:
-    """Ties, one point, two values, constants, offsets; eta from 1e-6 to 1e6 of the range; zeros in p."""
+    """Hard problems: ties, one point, constants, offsets; eta from 1e-6 to 1e6 of the range; zeros in p."""
     shape = draw(_losses(max_size))
     unit = draw(st.sampled_from([1.0, 1e-3, 1e3]))
     offset = draw(st.sampled_from([0.0, 100.0, -1e6]))
@@ -88,7 +88,7 @@ def problems(draw: st.DrawFn, max_size: int = 10, nonuniform: bool = True) -> In
 
 @st.composite
 def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> InnerProblem:
-    """Problems for the guarantees of Algorithm 2: f and eta of order 10^U(-1, 1)."""
+    """Problems for the guarantees of Algorithm 2: f and eta are neither very large nor very small."""
     shape = draw(st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=1, max_size=max_size))
     unit = draw(powers_of_ten(-1.0, 1.0))
     offset = draw(st.sampled_from([0.0, 100.0]))
@@ -97,7 +97,7 @@ def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> InnerProblem:
 
 @st.composite
 def spikes(draw: st.DrawFn) -> InnerProblem:
-    """One large loss among zeros, where normalising weights that do not sum to one costs most."""
+    """One large loss among zeros: here dividing the weights by their sum changes the value most."""
     m = draw(st.integers(2, 12))
     height = draw(st.integers(1, 60))
     return InnerProblem((0.0,) * (m - 1) + (float(height),), draw(powers_of_ten(-1.0, 1.0)))

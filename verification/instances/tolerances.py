@@ -11,7 +11,7 @@ ROUNDING = 2.0**-44
 """The rounding error of a value relative to max abs f: 256 ulp, for a dozen sums of a dozen terms."""
 
 QUADRATURE = 2e-11
-"""The error of an integral relative to rho times g: refimpl's 1e-12 plus the oracle's."""
+"""The error of an integral relative to rho |grad f|: 1e-12 of refimpl plus the error of the oracle."""
 
 TEST_LEVEL = 1e-8
 """The error level of one statistical test; a claim declares the sum over all its tests."""
@@ -21,12 +21,12 @@ NORMAL_QUANTILE = 5.75
 
 
 def value_tolerance(problem: InnerProblem) -> float:
-    """The rounding error of a value: first order in f, second order in the weights."""
+    """The rounding error of a value, to which an error of the weights contributes its square only."""
     return ROUNDING * problem.size + ROUNDING**2 * problem.eta
 
 
 def primal_tolerance(problem: InnerProblem, d: Divergence) -> float:
-    """The same for the primal at given weights; if phi is kinked, it is first order in the weights."""
+    """The rounding error of the primal at given weights; if phi is kinked, their error enters linearly."""
     return value_tolerance(problem) + (ROUNDING * problem.eta if d.curvature1 == inf else 0.0)
 
 
