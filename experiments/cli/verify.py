@@ -105,7 +105,7 @@ def verify(
     )
     if record:
         runs.add_run(home, results, about)
-    about["record"] = runs.in_words(runs.read_record(home))
+    about["record"] = runs.in_sentences(runs.read_record(home))
     ours = comparisons() if claims is None and not part else []
     written = report_files.write_report(results, out, about, paper, ours)
     terminal.print_summary(results, console, paper)

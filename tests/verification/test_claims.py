@@ -117,7 +117,7 @@ def test_sources_and_oracles_point_at_code() -> None:
             assert code.startswith(("@", "def ")), (entry.id, at)
     assert "solve_exactly" in {oracle.split()[0] for oracle in oracles_of(find_claims("A1")[0].statement)}
     assert oracles_of(find_claims("C7")[0].statement) == ()
-    assert source_location(lambda: None) == ""
+    assert source_location(pytest.approx) == ""
     assert [enumerates(find_claims(name)[0].statement) for name in ("D5", "A1")] == [True, False]
 
 

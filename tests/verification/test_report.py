@@ -30,7 +30,7 @@ from phiball.verification.report.quotes import pieces, quote_html
 from phiball.verification.report.report_files import circumstances
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
-from phiball.verification.report.words import all_mutants, evidence, method, summary, verdict_difference
+from phiball.verification.report.wording import all_mutants, evidence, method, summary, verdict_difference
 from tests.support import paper
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, made_up, results
@@ -268,7 +268,7 @@ def test_page_is_well_formed_self_contained_and_complete() -> None:
     for words in (
         "2 verdicts differ from the recorded verdict",
         "L<sub>f</sub>-Lipschitz &amp; bounded",
-        "One reading</h4><p>Convex is strictly convex.",
+        "Reading checked</h4><p>Convex is strictly convex.",
         "φ* is &lt;closed&gt;",
         'Follows from <a href="#claim-D2">D2</a>.',
         "phiball verify --claim D2 --seed 5",
@@ -316,7 +316,7 @@ def test_errata_list_corrections_with_counterexamples() -> None:
     assert re.findall(r"^####? (.+)$", text, re.MULTILINE) == heads
     assert re.findall("^## (.+)$", text, re.MULTILINE) == [
         "Results to restate",
-        "Arguments to repair; their results stand",
+        "Proofs to repair; their results stand",
         "Corrections without consequence",
     ]
     assert "| false as stated (follows from D2) |" in text
@@ -325,7 +325,5 @@ def test_errata_list_corrections_with_counterexamples() -> None:
     assert "**Not checkable.** No data." in text
     corrected = made_up()[1]
     corrected.counterexample(margin=0.5)(lambda: Evidence(0.1, 0.0, "weak"))
-    with pytest.raises(
-        ValueError, match=r"the counterexample of D2 corrected does not violate the statement: .*weak"
-    ):
+    with pytest.raises(ValueError, match=r"a counterexample of D2 corrected is invalid; .*weak"):
         errata([corrected])

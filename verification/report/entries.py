@@ -1,4 +1,4 @@
-"""The entries of the report: one per sentence of the paper, grouped by theorem, section and so on."""
+"""The entries of the report: one per sentence of the paper, grouped by item of the paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Line = TypeVar("Line", Claim, Result)
 
 @dataclass(frozen=True)
 class Entry(Generic[Line]):
-    """The claims on one sentence: the first states it, the others are parts or readings of it."""
+    """The claims about one sentence: the first states it, the others are parts or readings of it."""
 
     lines: tuple[Line, ...]
 
@@ -44,7 +44,7 @@ class Entry(Generic[Line]):
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """The claims whose errors cause this one; such an entry is not counted again."""
+        """The ids of the claims whose errors cause this one, which is then not counted as another error."""
         return self.assessments[0].follows if self.assessments else ()
 
     @property
@@ -54,14 +54,14 @@ class Entry(Generic[Line]):
 
     @property
     def severity(self) -> tuple[bool, int, int, bool]:
-        """The sort key of the table: whether it differs from the record, consequence, kind, verdict."""
+        """Sort key: whether a verdict differs from the recorded one, then consequence, kind and verdict."""
         differs = any(line.verdict is not line.recorded for line in self.lines)
         consequence, kind = self.assessments[0].severity if self.assessments else (-1, -1)
         return differs, consequence, kind, self.status != Verdict.HOLDS
 
 
 def entries(lines: Iterable[Line]) -> list[Entry[Line]]:
-    """Group claims into entries, in their order; a part without its head is an entry by itself."""
+    """Group claims into entries, in order; a part whose first claim is absent is an entry by itself."""
     found: dict[str, list[Line]] = {}
     lines = list(lines)
     heads = {line.id for line in lines if not line.part_of}
@@ -71,14 +71,14 @@ def entries(lines: Iterable[Line]) -> list[Entry[Line]]:
 
 
 def of_the_paper(lines: Sequence[Line]) -> list[Entry[Line]]:
-    """The entries on statements of the paper."""
+    """The entries about statements of the paper, without the claims beyond it."""
     return entries(line for line in lines if line.section != BEYOND)
 
 
 def tally(found: Sequence[Entry[Line]]) -> dict[str, int]:
-    """The number of entries that hold, then of those with each kind of error, most severe first.
+    """The number of entries that hold, and that have each kind of error, most severe first.
 
-    Entries that follow from others are not counted here; see `followers`.
+    Entries that follow from others are not counted; see `followers`.
     """
     statuses = [entry.status for entry in found if not entry.follows]
     order = [Verdict.HOLDS.value, *(kind.value for kind in reversed(Kind)), *(v.value for v in Verdict)]
@@ -99,12 +99,12 @@ class Row(Generic[Line]):
 
     @property
     def statement(self) -> list[Entry[Line]]:
-        """The entries on the item itself."""
+        """The entries about the item itself."""
         return [entry for entry in self.entries if not is_aside(entry.head.label)]
 
     @property
     def asides(self) -> list[Entry[Line]]:
-        """The entries on its proof or discussion."""
+        """The entries about its proof or discussion."""
         return [entry for entry in self.entries if is_aside(entry.head.label)]
 
     @property
@@ -124,12 +124,12 @@ def is_aside(label: str) -> bool:
     >>> is_aside("Proof of Theorem 2"), is_aside("Proposition 3, proof of (II)"), is_aside("Theorem 2, cost")
     (True, True, False)
     """
-    words = label.casefold()
-    return "proof of" in words or "discussion of" in words
+    label = label.casefold()
+    return "proof of" in label or "discussion of" in label
 
 
 def rows(found: Sequence[Entry[Line]], paper: Paper) -> list[Row[Line]]:
-    """The entries by theorem, proposition, algorithm and section, in the order of the paper."""
+    """The entries by item (theorem, algorithm, section and so on), in the order of the paper."""
     groups: dict[Item, list[Entry[Line]]] = {}
     for entry in found:
         if (item := paper.item_of(entry.head.label)) is not None:

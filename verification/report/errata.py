@@ -1,4 +1,4 @@
-"""The corrections to the paper, by consequence, with their counterexamples computed."""
+"""ERRATA.md: the corrections to the paper by consequence, with computed counterexamples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phiball.verification.report.markdown import markdown_name, plain, quotation
 from phiball.verification.report.math import markdown_math
 from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import CONSEQUENCES, WORDS, full_name, reading_of, sentence, totals
+from phiball.verification.report.wording import CONSEQUENCES, NAMES, full_name, reading_of, sentence, totals
 
 _HEADINGS = TITLES | {Consequence.NONE: "Corrections without consequence"}
 
@@ -23,8 +23,7 @@ _HEADINGS = TITLES | {Consequence.NONE: "Corrections without consequence"}
 def errata(claims: list[Claim] | None = None) -> str:
     """The text of ERRATA.md: the corrections to the paper, from all claims or from the given ones.
 
-    Only the counterexamples are run, on the NumPy backend. Raises ValueError if one does not violate the
-    printed statement.
+    Only the counterexamples are run, on the NumPy backend. Raises ValueError if one is invalid.
     """
     chosen = all_claims() if claims is None else claims
     found = of_the_paper(chosen)
@@ -32,11 +31,11 @@ def errata(claims: list[Claim] | None = None) -> str:
         "# Errata",
         "",
         f"Corrections to [{THIS.name}]({THIS.link}),",
-        "with counterexamples. The numbers are computed and this file is written by `make errata`; `phiball",
-        "verify --claim ID` checks one entry.",
+        "with counterexamples. `make errata` computes the numbers and writes this file; `phiball verify",
+        "--claim ID` checks one entry.",
         "",
-        "A statement *holds with a correction* if its corrected form passed every check, and is *refuted* if",
-        "the correction replaces it. The sections below sort the corrections by their consequences.",
+        "A statement *holds with a correction* if its corrected form passed every check. It is *refuted* if",
+        "a different statement replaces it. The sections below sort the corrections by their consequences.",
         "",
         plain(f"{totals(chosen)}. {overview(chosen).stands}".strip()),
         *theorem_table(found, THIS),
@@ -59,7 +58,7 @@ def write_errata(path: Path) -> Path:
 
 
 def _table(members: list[Entry[Claim]]) -> list[str]:
-    lines = ["", f"| claim | item | kind | {WORDS['correction']} |", "|---|---|---|---|"]
+    lines = ["", f"| claim | item | kind | {NAMES['correction']} |", "|---|---|---|---|"]
     for entry in members:
         claim = next(line for line in entry.lines if line.assessment is not None)
         link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
@@ -75,7 +74,8 @@ def _entry(claim: Claim, depth: int) -> list[str]:
         texts, valid = claim.check_counterexamples()
     if not valid:
         raise ValueError(
-            f"the counterexample of {full_name(claim)} does not violate the statement: {'; '.join(texts)}"
+            f"a counterexample of {full_name(claim)} is invalid; it must violate the printed statement and "
+            f"satisfy the paper's assumptions: {'; '.join(texts)}"
         )
     assessment = claim.assessment
     assert isinstance(assessment, Assessment)
@@ -87,8 +87,8 @@ def _entry(claim: Claim, depth: int) -> list[str]:
         lines += ["", quotation(claim.quote, THIS)]
     if reading := reading_of(assessment):
         lines += ["", f"**Reading checked.** {plain(sentence(reading))}"]
-    for place, text in enumerate(texts):
-        lines += ["", f"**Counterexample.** {plain(sentence(text))}" if place == 0 else plain(sentence(text))]
+    for index, text in enumerate(texts):
+        lines += ["", f"**Counterexample.** {plain(sentence(text))}" if index == 0 else plain(sentence(text))]
     if claim.correction:
         lines += ["", f"**Correction.** {plain(sentence(claim.correction))}"]
     if claim.corrected:
@@ -96,7 +96,7 @@ def _entry(claim: Claim, depth: int) -> list[str]:
     if claim.remark:
         lines += ["", plain(sentence(claim.remark))]
     if claim.verdict is Verdict.CORRECTED:
-        lines += ["", f"**Checked {WORDS['title']}.** {plain(sentence(claim.title))}"]
+        lines += ["", f"**Checked {NAMES['title']}.** {plain(sentence(claim.title))}"]
     if claim.reason:
         lines += ["", f"**{claim.verdict.capitalize()}.** {plain(sentence(claim.reason))}"]
     return lines

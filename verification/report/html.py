@@ -17,7 +17,7 @@ from phiball.verification.framework.comparison import Comparison
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
-from phiball.verification.report import entries, words
+from phiball.verification.report import entries, wording
 from phiball.verification.report.math import formula, prose
 from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.plots import figure
@@ -25,7 +25,7 @@ from phiball.verification.report.quotes import quote_html
 from phiball.verification.report.theorems import HoldsAsPrinted, theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
 
-# The CSS class and the sign of each status and of each answer.
+# The CSS class and the sign of each status of an entry, and of each `HoldsAsPrinted`.
 _LOOKS = {
     Verdict.HOLDS.value: ("holds", "✓"),
     Kind.MISPRINT.value: ("misprint", "✎"),
@@ -53,7 +53,7 @@ def to_html(
     paper: Paper = THIS,
     comparisons: Sequence[Comparison] = (),
 ) -> str:
-    """The page: totals, theorems, corrections, contents, then every entry in the order of the paper.
+    """The report as HTML: totals, theorems, corrections, contents, then every entry in the paper's order.
 
     `comparisons`: the paper's own numbers beside ours.
     """
@@ -71,14 +71,14 @@ def to_html(
         "linked": _html(lambda text: _linked(text, ids)),
         "code": _html(lambda place: _code_link(place, code)),
         "quote_html": _html(lambda quote: quote_html(quote, paper)),
-        "sentence": words.sentence,
+        "sentence": wording.sentence,
         "png": lambda picture: b64encode(picture).decode(),
-        "full_name": words.full_name,
+        "full_name": wording.full_name,
         "smallest_example": _smallest_example,
-        "command": lambda result: words.command(result, about),
+        "command": lambda result: wording.command(result, about),
     }
     environment.globals |= {
-        "words": words,
+        "wording": wording,
         "paper": paper,
         "looks": _LOOKS,
         "BEYOND": BEYOND,
@@ -119,13 +119,13 @@ def _linked(text: str, ids: set[str]) -> str:
     """The text as HTML, with the ids of claims as links."""
     parts = re.split(r"(?<![\w-])([A-Z]\d+[a-z]?(?:-[a-z]+)?)(?![\w-])", text)
     return "".join(
-        f'<a href="#claim-{part}">{part}</a>' if place % 2 and part in ids else prose(part)
-        for place, part in enumerate(parts)
+        f'<a href="#claim-{part}">{part}</a>' if index % 2 and part in ids else prose(part)
+        for index, part in enumerate(parts)
     )
 
 
 def _code_link(place: str, template: str) -> str:
-    """A place such as verification/oracles/exact_solver.py:26, as a link if `template` is not empty."""
+    """A location such as verification/oracles/exact_solver.py:26, as a link if `template` is not empty."""
     name, _, at = place.rpartition(" ")
     path, _, line = at.rpartition(":")
     shown = escape(name or path)
@@ -137,7 +137,7 @@ def _code_link(place: str, template: str) -> str:
 
 def _smallest_example(result: Result) -> str:
     """The example on which the statement failed, unless a counterexample already shows it."""
-    known = any(
+    is_shown = any(
         result.found.rpartition("the fixed instances: ")[2] in text for text in result.counterexamples
     )
-    return "" if known else result.found
+    return "" if is_shown else result.found

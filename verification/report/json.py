@@ -1,4 +1,4 @@
-"""The report as JSON: every field of every result, under the names of the report."""
+"""The report as JSON: every field of every result, under the names that `NAMES` gives them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from phiball.verification.report.entries import rows as rows_of
 from phiball.verification.report.overview import overview
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import WORDS
+from phiball.verification.report.wording import NAMES
 
-_KEYS = {field: word.replace(" ", "_") for field, word in WORDS.items()}
+_KEYS = {field: word.replace(" ", "_") for field, word in NAMES.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -36,7 +36,7 @@ def to_json(
     paper: Paper = THIS,
     comparisons: Sequence[Comparison] = (),
 ) -> str:
-    """The run: its settings `about`, totals, theorems and items, and under "claims" all results."""
+    """The report as JSON: the run (`about`), totals, theorems and items, and all results under "claims"."""
     rows = [
         {
             **{_KEYS[field]: value for field, value in asdict(result).items()},

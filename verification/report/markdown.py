@@ -15,9 +15,9 @@ from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.quotes import quote_markdown
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import (
+from phiball.verification.report.wording import (
+    NAMES,
     SEVERITY,
-    WORDS,
     all_mutants,
     by_section,
     command,
@@ -56,9 +56,9 @@ def theorem_table(found: Sequence[Entry[Line]], paper: Paper) -> list[str]:
 
 
 def item_table(found: list[Entry[Line]], paper: Paper) -> list[str]:
-    """A table of the entries by item of the paper, with the most severe error of each item."""
-    lines = ["", SEVERITY, "", "| item | | statements | hold | worst | consequence | claims | on its proof |"]
-    lines.append("|---" * 8 + "|")
+    """A table of the items of the paper: their statements, and the most severe error of each item."""
+    head = "| item | | statements | hold | most severe error | consequence | claims | claims on the proof |"
+    lines = ["", SEVERITY, "", head, "|---" * 8 + "|"]
     for row in rows(found, paper):
         worst = row.worst
         consequence = worst.consequence if worst.kind else ""
@@ -70,7 +70,7 @@ def item_table(found: list[Entry[Line]], paper: Paper) -> list[str]:
 
 
 def to_markdown(results: list[Result], about: Mapping[str, Any], paper: Paper = THIS) -> str:
-    """The run as a page: totals, theorems and corrections first, then every claim."""
+    """The report as Markdown: totals, theorems and corrections first, then every claim."""
     lines = [f"# {plain(paper.title)}", "", plain(paper.name)]
     found = of_the_paper(results)
     opening = overview(results, paper)
@@ -96,8 +96,8 @@ def to_markdown(results: list[Result], about: Mapping[str, Any], paper: Paper = 
 
 
 def _about(result: Result, about: Mapping[str, Any], paper: Paper) -> list[str]:
-    differs = "" if result.as_recorded else f" ({WORDS['recorded']}: {result.recorded})"
-    lines = [f"- {WORDS['verdict']}: {result.verdict}{differs}"]
+    differs = "" if result.as_recorded else f" ({NAMES['recorded']}: {result.recorded})"
+    lines = [f"- {NAMES['verdict']}: {result.verdict}{differs}"]
     for word, text in remarks(result).items():
         several = text.split("\n")
         lines += [f"- {word}: {plain(part)}" for part in several]
@@ -105,15 +105,15 @@ def _about(result: Result, about: Mapping[str, Any], paper: Paper) -> list[str]:
         if text:
             lines.append(f"- {word}: {text}")
     if result.note and not result.reason:
-        lines.append(f"- {WORDS['note']}: {plain(result.note)}")
+        lines.append(f"- {NAMES['note']}: {plain(result.note)}")
     lines += [f"- {plain(curve.title)}: exponent {curve.fit}" for curve in result.curves]
     if result.assumptions:
-        lines.append(f"- {WORDS['assumptions']}: {plain(result.assumptions)}")
+        lines.append(f"- {NAMES['assumptions']}: {plain(result.assumptions)}")
     if result.source:
-        lines.append(f"- {WORDS['source']}: `{result.source}`; `{command(result, about)}`")
+        lines.append(f"- {NAMES['source']}: `{result.source}`; `{command(result, about)}`")
     if result.quote:
         lines += ["", quotation(result.quote, paper)]
     for field in ("formula", "corrected"):
         if tex := getattr(result, field):
-            lines += ["", f"{WORDS[field].capitalize()}:", "", markdown_math(tex)]
+            lines += ["", f"{NAMES[field].capitalize()}:", "", markdown_math(tex)]
     return lines

@@ -1,4 +1,4 @@
-"""Formulas for the report: LaTeX to MathML, and LaTeX escaped for Markdown."""
+"""Formulas for the report: LaTeX as MathML and as Markdown, and ASCII formulas as HTML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from latex2mathml.converter import convert
 
-# Markdown interprets "<" and a backslash before punctuation.
+# Markdown interprets "<", and a backslash before punctuation; these commands consist of letters.
 _LETTERS = {
     r"\|": r"\Vert",
     r"\{": r"\lbrace",
@@ -23,9 +23,10 @@ _LETTERS = {
     "<": r"\lt",
     ">": r"\gt",
 }
+# The number of children that a MathML element must have.
 _CHILDREN = dict.fromkeys(("mfrac", "mroot", "msub", "msup", "munder", "mover"), 2)
 _CHILDREN |= dict.fromkeys(("msubsup", "munderover"), 3)
-_BELOW = re.compile("(lim|max|min|sup|inf|limsup|liminf|argmin|argmax|ess ?sup|∑|∏)")
+_INDEX_BELOW = re.compile("(lim|max|min|sup|inf|limsup|liminf|argmin|argmax|ess ?sup|∑|∏)")
 _RELATIONS = "=≠≤≥<>≪≫⇒⇔→↦\N{TILDE OPERATOR}≈∈⊆"
 _FENCES = "()[]{}|‖⌈⌉⌊⌋"
 _GAP = "\N{THIN SPACE}"
@@ -59,7 +60,7 @@ def _pieces(nodes: list[ET.Element]) -> list[list[ET.Element]]:
     for node in nodes:
         sign = (node.text or "") if node.tag == "mo" else ""
         if depth == 0 and sign in _RELATIONS and sign and pieces[-1]:
-            node.set("form", "infix")  # the first sign of a row would become a prefix
+            node.set("form", "infix")  # browsers treat the first sign of a row as a prefix
             pieces.append([])
         depth += (sign in "([{" and sign != "") - (sign in ")]}" and sign != "")
         pieces[-1].append(node)
@@ -87,7 +88,7 @@ def _prepared(tex: str) -> str:
 
 
 def _polish(node: ET.Element) -> None:
-    """Set the role of a sign, which determines its spacing in browsers."""
+    """Correct the element and attributes of a sign, which determine its spacing in browsers."""
     text = node.text or ""
     if node.tag == "mo" and "GAP" in text:
         text = node.text = text.replace("GAP", _GAP)
@@ -103,15 +104,15 @@ def _polish(node: ET.Element) -> None:
         node.tag = "mi"
     elif node.tag == "mn" and node.get("mathvariant") == "bold" and text.isdecimal():
         node.text = "".join(chr(0x1D7CE + int(digit)) for digit in text)  # browsers ignore mathvariant
-    elif node.tag in ("msub", "msubsup") and _BELOW.fullmatch((node[0].text or "").replace("GAP", " ")):
+    elif node.tag in ("msub", "msubsup") and _INDEX_BELOW.fullmatch((node[0].text or "").replace("GAP", " ")):
         node.tag = {"msub": "munder", "msubsup": "munderover"}[node.tag]
     if node.tag == "mo" and text.replace(_GAP, "").isalpha() and len(text) > 1:
         node.set("lspace", "0.17em")
         node.set("rspace", "0.17em")
 
 
-def _letter(word: re.Match[str]) -> str:
-    """The Greek letter of that name, or else the word."""
+def _greek(word: re.Match[str]) -> str:
+    """The Greek letter that the word names, or else the word."""
     name = "epsilon" if word[0] == "eps" else word[0].replace("ambda", "amda")
     case = "CAPITAL" if name[0].isupper() else "SMALL"
     try:
@@ -121,9 +122,9 @@ def _letter(word: re.Match[str]) -> str:
 
 
 def prose(text: str) -> str:
-    """Text with ASCII formulas as HTML: "L_f^2 <= phi*(mu)" gets signs, indices and powers."""
+    """Text with ASCII formulas such as "L_f^2 <= phi*(mu)", as HTML with signs, indices and powers."""
     text = escape(text)
-    text = re.sub(r"(?<![A-Za-z])[A-Za-z]+(?![A-Za-z])", _letter, text)
+    text = re.sub(r"(?<![A-Za-z])[A-Za-z]+(?![A-Za-z])", _greek, text)
     for plain, sign in {"&lt;=": "≤", "&gt;=": "≥", "-&gt;": "→", " - ": f" {MINUS} "}.items():
         text = text.replace(plain, sign)
     text = re.sub(rf"\babs\({_INSIDE}\)", r"|\1|", text)
@@ -141,7 +142,7 @@ def formula(tex: str) -> str:
     return mathml(tex) or f"<code>{escape(tex)}</code>"
 
 
-def _spelled(tex: str) -> str:
+def _escaped(tex: str) -> str:
     """LaTeX without characters that Markdown interprets."""
     marks = "|".join(map(re.escape, _LETTERS))
     return " ".join(re.sub(marks, lambda mark: f"{_LETTERS[mark[0]]} ", tex).split())
@@ -149,9 +150,9 @@ def _spelled(tex: str) -> str:
 
 def markdown_math(tex: str) -> str:
     """A displayed formula as Markdown."""
-    return f"$$\n{_spelled(tex)}\n$$"
+    return f"$$\n{_escaped(tex)}\n$$"
 
 
 def inline_markdown(tex: str) -> str:
     """A formula within a line of Markdown."""
-    return f"${_spelled(tex)}$"
+    return f"${_escaped(tex)}$"

@@ -14,23 +14,23 @@ from phiball.verification.report.this_paper import THIS
 
 STANDS = (
     "The main results of the paper stand. Strong duality, consistency and the variation regularization "
-    "(Theorem 1 (I), Proposition 1, Theorem 4 (II)) need one more condition on phi. Examples 2 to 5 satisfy "
-    "these conditions, and Example 1 that of Theorem 1 if alpha < 1. The complexity orders of Theorems 2 and "
-    "3, the guarantees of Algorithm 2 for its weights and multiplier (for Example 3 once its phi is replaced "
-    "by (x - 1)^2/2), the other regularization effects and the generalization bounds hold as "
-    "printed. Proposition 3 (I) has to be weakened; the weaker form is enough for Theorem 2."
+    "(Theorem 1 (I), Proposition 1, Theorem 4 (II)) each need one more condition on phi. Examples 2 to 5 "
+    "satisfy all three; Example 1 satisfies the condition of Theorem 1 if alpha < 1. The complexity orders "
+    "of Theorems 2 and 3, the other regularization effects and the generalization bounds hold as printed. So "
+    "do the guarantees of Algorithm 2 for its weights and multiplier, if (x - 1)^2/2 replaces the phi of "
+    "Example 3. Proposition 3 (I) has to be weakened; the weaker form is enough for Theorem 2."
 )
 TITLES = {
     Consequence.RESULT: "Results to restate",
-    Consequence.REPAIR: "Arguments to repair; their results stand",
+    Consequence.REPAIR: "Proofs to repair; their results stand",
 }
-_WORDING = {
+_WITHOUT_CONSEQUENCE = {
     Kind.MISPRINT: "misprints",
     Kind.IMPRECISE: "imprecise sentences",
-    Kind.ASSUMPTION: "assumptions left implicit, such as continuity of the loss",
-    Kind.CONSTANT: "constants",
-    Kind.FALSE: "an output that nothing else uses",
-    Kind.OPEN: "experiments described too briefly to be repeated",
+    Kind.ASSUMPTION: "implicit assumptions, such as continuity of the loss",
+    Kind.CONSTANT: "wrong constants",
+    Kind.FALSE: "false statements on which nothing else depends",
+    Kind.OPEN: "experiments that the paper describes too briefly to repeat",
 }
 
 
@@ -43,7 +43,7 @@ class Correction(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The opening of the report: what stands, the corrections by consequence, and those without any."""
+    """The opening of the report: the results that stand, and the corrections with and without consequence."""
 
     stands: str
     corrections: dict[Consequence, list[Correction]]
@@ -51,7 +51,7 @@ class Overview(NamedTuple):
 
 
 def overview(lines: Sequence[Line], paper: Paper = THIS) -> Overview:
-    """The opening of the report; `stands` is empty unless all claims on this paper have their verdicts."""
+    """The opening of the report; `stands` is empty unless all claims about this paper are as recorded."""
     found = of_the_paper(lines)
     chosen = [(consequence, _corrections(found, consequence)) for consequence in TITLES]
     known = {claim.id for claim in all_claims() if claim.section != BEYOND}
@@ -77,7 +77,7 @@ def _corrections(found: Sequence[Entry[Line]], consequence: Consequence) -> list
 def _without_consequence(found: Sequence[Entry[Line]]) -> str:
     """The errors without consequence, by kind; empty if there are none."""
     parts = []
-    for kind, words in _WORDING.items():
+    for kind, errors in _WITHOUT_CONSEQUENCE.items():
         ids = [
             entry.head.id
             for entry in found
@@ -86,5 +86,5 @@ def _without_consequence(found: Sequence[Entry[Line]]) -> str:
             and entry.head.verdict is not Verdict.UNDECIDED
         ]
         if ids:
-            parts.append(f"{words} ({', '.join(ids)})")
+            parts.append(f"{errors} ({', '.join(ids)})")
     return f"The other corrections change no result: {'; '.join(parts)}." if parts else ""

@@ -17,13 +17,13 @@ def _number(value: float) -> str:
     return f"{value:.4g}".replace("-", MINUS)
 
 
-def _ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers in an interval: decades if there are enough of them."""
+def _ticks(low: float, high: float, max_ticks: int = 6) -> list[float]:
+    """Round numbers in an interval: powers of ten if there are at least three."""
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
         ticks = [s * 10.0**k for k in decades for s in steps if low <= s * 10.0**k <= high * (1 + 1e-9)]
         if len(ticks) >= 3:
-            return ticks[:: ceil(len(ticks) / most)]
+            return ticks[:: ceil(len(ticks) / max_ticks)]
     return [low, high]
 
 
@@ -32,7 +32,7 @@ class _Axis:
 
     def __init__(self, values: list[float], start: float, end: float) -> None:
         low, high = log10(min(values)), log10(max(values))
-        pad = max(0.05 * (high - low), 0.05 - (high - low) / 2)  # a constant curve lies in the middle
+        pad = max(0.05 * (high - low), 0.05 - (high - low) / 2)  # puts a constant curve in the middle
         self.low, self.high = low - pad, high + pad
         self.start, self.end = start, end
 
@@ -82,7 +82,7 @@ _DASH = _key('<path class="bound" d="M0 5H24"/>')
 
 
 def figure(curve: Curve) -> str:
-    """A curve as an HTML figure: title, fitted exponent, key, plot, and a table that unfolds."""
+    """A curve as an HTML figure: title, fitted exponent, legend, plot, and a table that unfolds."""
     rows = "".join(
         f"<tr><td>{_number(a)}</td><td>{_number(b)}</td><td>{_number(c)}</td></tr>"
         for a, b, c in zip(curve.x, curve.y, curve.bound, strict=True)

@@ -35,13 +35,13 @@ _COMMANDS = re.compile("|".join(re.escape(m) + ("" if m[-1] == "}" else "(?![A-Z
 
 def pieces(quote: str, paper: Paper) -> list[tuple[str, bool]]:
     """The quotation split into text and formulas; the flag marks the formulas."""
-    parts = [(part, place % 2 == 1) for place, part in enumerate(quote.split("$"))]
-    return [(_formula(part, paper) if math else _words(part, paper), math) for part, math in parts if part]
+    parts = [(part, index % 2 == 1) for index, part in enumerate(quote.split("$"))]
+    return [(_formula(part, paper) if math else _text(part, paper), math) for part, math in parts if part]
 
 
-def _words(tex: str, paper: Paper) -> str:
+def _text(tex: str, paper: Paper) -> str:
     tex = tex.replace("~", " ")
-    tex = re.sub(r"\\(eq)?ref\{([^{}]*)\}", lambda m: _referred(m[2], bool(m[1]), paper), tex)
+    tex = re.sub(r"\\(eq)?ref\{([^{}]*)\}", lambda m: _reference(m[2], bool(m[1]), paper), tex)
     return re.sub(r"\\(?:textbf|emph)\{([^{}]*)\}", r"\1", tex)
 
 
@@ -49,12 +49,12 @@ def _formula(tex: str, paper: Paper) -> str:
     tex = _COMMANDS.sub(lambda m: f"{_MACROS[m[0]]} ", tex.replace("~", " "))
 
     def name(found: re.Match[str]) -> str:
-        return r"\text{" + _referred(found[1], True, paper).replace("phi", "φ") + "}"
+        return r"\text{" + _reference(found[1], True, paper).replace("phi", "φ") + "}"
 
     return re.sub(r"\\eqref\{([^{}]*)\}", name, tex).strip()
 
 
-def _referred(label: str, brackets: bool, paper: Paper) -> str:
+def _reference(label: str, brackets: bool, paper: Paper) -> str:
     number = paper.reference(label)
     return f"({number})" if brackets and not number.startswith("(") else number
 
@@ -69,5 +69,5 @@ def quote_markdown(quote: str, paper: Paper, plain: Callable[[str], str]) -> str
     return _joined(quote, paper, plain, inline_markdown)
 
 
-def _joined(quote: str, paper: Paper, words: Callable[[str], str], formula: Callable[[str], str]) -> str:
-    return "".join(formula(part) if is_math else words(part) for part, is_math in pieces(quote, paper))
+def _joined(quote: str, paper: Paper, text: Callable[[str], str], formula: Callable[[str], str]) -> str:
+    return "".join(formula(part) if is_math else text(part) for part, is_math in pieces(quote, paper))

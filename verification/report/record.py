@@ -1,4 +1,4 @@
-"""The record of complete runs: a file with their backends, seeds and differing verdicts."""
+"""The record of complete runs: a file that lists their backends, seeds and differing verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "record.json"
 
 
 def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -> Path:
-    """Add a complete run to the record in `folder`, replacing one with the same settings."""
+    """Add a complete run to the record in `folder`, in place of an earlier run with the same settings."""
     key = ("backend", "seed", "deep")
     run = {name: about[name] for name in key}
     others = [old for old in read_record(folder) if any(old[name] != run[name] for name in key)]
@@ -29,7 +29,7 @@ def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -
 
 
 def read_record(folder: Path) -> list[dict[str, Any]]:
-    """The recorded runs of a folder; empty without a record. Raises ValueError if the file is damaged."""
+    """The runs recorded in `folder`; empty without a record. Raises ValueError if the file is damaged."""
     file = folder / FILE
     runs: list[dict[str, Any]] = read_json(file) if file.exists() else []
     needed = {"backend", "seed", "deep", "claims", "differ", "date"}
@@ -38,11 +38,11 @@ def read_record(folder: Path) -> list[dict[str, Any]]:
     return runs
 
 
-def in_words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The record in words: one sentence each for deep and normal runs.
+def in_sentences(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The record as text: one sentence for deep runs, and one for normal runs.
 
     >>> run = {"backend": "numpy", "seed": 0, "deep": False, "claims": 3, "differ": [], "date": "2026-11-17"}
-    >>> in_words([run, {**run, "seed": 1}])
+    >>> in_sentences([run, {**run, "seed": 1}])
     ['On record: 2 runs of all 3 claims, on numpy with seeds 0, 1: all verdicts as recorded (2026-11-17)']
     """
     sentences = []

@@ -1,4 +1,4 @@
-"""The files of a report, and the settings and circumstances of its run."""
+"""The files of a report, and the description of its run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
 from phiball.verification.report.markdown import to_markdown
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import agreement, summary
+from phiball.verification.report.wording import agreement, summary
 
 
 def circumstances(
@@ -29,9 +29,9 @@ def circumstances(
     seconds: float,
     provenance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The settings of a run, its date, machine and summary.
+    """The settings of a run, its date, machine and summary: the `about` of a report.
 
-    `provenance`: further entries, such as the revision, the versions of libraries and the record of runs.
+    `provenance` adds entries, such as the revision, the versions of libraries and the record of runs.
     """
     return {
         "summary": summary(results, seconds),

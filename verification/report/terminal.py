@@ -1,4 +1,4 @@
-"""The report on the terminal: problems and a summary, or every claim with `verbose`."""
+"""The report on the terminal: problems and a summary; with `verbose`, every claim."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from phiball.verification.report.entries import of_the_paper
 from phiball.verification.report.overview import overview
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import (
-    WORDS,
+from phiball.verification.report.wording import (
+    NAMES,
     all_mutants,
     by_verdict,
     counts,
@@ -36,15 +36,15 @@ _COLOURS = {
     Verdict.REFUTED: "magenta",
     Verdict.UNCHECKED: "bright_black",
 }
-_COLUMNS = ((WORDS["verdict"], 20), (WORDS["examples"], 10), (WORDS["seconds"], 9), ("claim", 0))
+_COLUMNS = ((NAMES["verdict"], 20), (NAMES["examples"], 10), (NAMES["seconds"], 9), ("claim", 0))
 
 
 @dataclass
 class ResultTable:
     """A table of results above a progress bar; a context manager.
 
-    It has a row for every claim if `verbose`; otherwise one for every section, and for every claim whose
-    verdict differs from the recorded one or that does not reject a mutant.
+    With `verbose`, it has a row for every claim. Otherwise it has a row for every section, and for every
+    claim whose verdict differs from the recorded one or that does not reject a mutant.
     """
 
     console: Console
@@ -85,7 +85,7 @@ class ResultTable:
         self._progress.update(self._task, completed=done, description=f"running {names}" if names else "")
 
     def add(self, result: Result) -> None:
-        """Print a result, with its remarks; without `verbose`, only a problem."""
+        """Print a result with its remarks; without `verbose`, only if it is a problem."""
         if not self._section or result.section != self._section[0].section:
             self._end_section()
             if self.verbose:
@@ -98,7 +98,7 @@ class ResultTable:
         name = f"{full_name(result)}: {result.label}"
         self._print(_row((result.verdict, str(result.examples or ""), f"{result.seconds:.1f}", name)), style)
         for word, text in remarks(result).items():
-            style = "bold red" if word in ("DIFFERS", WORDS["error"]) else "dim"
+            style = "bold red" if word in ("DIFFERS", NAMES["error"]) else "dim"
             for part in text.split("\n"):
                 _wrapped(self._progress.console, Text.assemble((f"{word}: ", style), part), 4)
 
@@ -115,7 +115,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _wrapped(console: Console, text: Text, indent: int) -> None:
-    """Print with an indent: wrapped on a terminal, on one line in a file so that it can be searched."""
+    """Print with an indent: wrapped on a terminal, and on one line in a file, for searches."""
     if console.is_terminal:
         shown: RenderableType = Padding(text, (0, 0, 0, indent), expand=False) if indent else text
         console.print(shown, highlight=False)

@@ -1,4 +1,4 @@
-"""Theorems, propositions and lemmas: whether each holds as printed, part by part."""
+"""Theorems, propositions and lemmas: whether each part holds as printed."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ _BY_VERDICT = {
 
 @dataclass(frozen=True)
 class Theorem(Generic[Line]):
-    """A theorem, proposition or lemma: its answers, worst first, each with the parts that have it.
+    """A theorem, proposition or lemma, and whether it holds as printed.
 
-    - `parts`: the parts by answer, such as "(I) and (III)"; empty if one answer holds for all of it.
-    - `corrections`: the part, the correction and the id of each claim that changes the answer.
-    - `wording`: the ids of misprints and imprecise sentences in it; `proof`: of errors in its proof.
+    - `parts`: the parts of the theorem by answer, worst answer first, such as "(I) and (III)"; empty text if
+      there is only one answer.
+    - `corrections`: the part, the correction and the id of each claim whose answer is not "yes".
+    - `wording`, `proof`: the ids of misprints and imprecise sentences, and of errors in the proof.
     """
 
     item: Item
@@ -75,7 +76,7 @@ class Theorem(Generic[Line]):
 
     @property
     def notes(self) -> list[str]:
-        """The corrections, then the claims on its wording and on its proof, in words."""
+        """The corrections, then the claims about its wording and its proof, as text."""
         found = [
             f"{part}: {text} ({id_})" if part else f"{text} ({id_})" for part, text, id_ in self.corrections
         ]
@@ -87,7 +88,7 @@ class Theorem(Generic[Line]):
 
 
 def theorems(found: Sequence[Entry[Line]], paper: Paper) -> list[Theorem[Line]]:
-    """The theorems, propositions and lemmas that the entries are about, in the order of the paper."""
+    """The theorems, propositions and lemmas among the items of the entries, in the order of the paper."""
     return [
         _theorem(row.item, row.statement, row.asides)
         for row in rows(found, paper)

@@ -1,4 +1,4 @@
-"""The paper whose statements this package checks."""
+"""The description of the paper whose statements this package checks."""
 
 from __future__ import annotations
 

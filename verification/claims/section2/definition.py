@@ -145,11 +145,8 @@ def constraint_is_redundant(
     yield value_is(solution, exact_value(problem, d), problem)
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
     reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.distribution))
-    yield Evidence(
-        0.0 if reached == -inf else inf,
-        0.0,
-        f"with a little mass outside the ball, the primal value is {reached}",
-    )
+    note = f"with a little mass outside the ball, the primal value is {reached}"
+    yield Evidence(0.0 if reached == -inf else inf, 0.0, note)
 
 
 constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_p)

@@ -17,7 +17,7 @@ from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import Line, followers, of_the_paper, tally
 
-_NAMES = {
+_SPECIAL_NAMES = {
     "title": "statement",
     "corrected": "corrected formula",
     "recorded": "recorded verdict",
@@ -29,17 +29,17 @@ _NAMES = {
     "rejected": "mutants rejected",
     "survived": "mutants not rejected",
 }
-WORDS = {f.name: _NAMES.get(f.name, f.name.replace("_", " ")) for f in fields(Result)}
-"""The name of each field of `Result`. JSON has underscores in place of spaces."""
+NAMES = {f.name: _SPECIAL_NAMES.get(f.name, f.name.replace("_", " ")) for f in fields(Result)}
+"""The name of each field of `Result` in the report; in JSON, underscores replace the spaces."""
 MEANINGS = {
     Verdict.HOLDS: "the statement passed every check as printed",
     Verdict.CORRECTED: "the printed statement has a counterexample; the corrected one passed every check",
     Verdict.REFUTED: "the statement failed a check; a counterexample is given",
-    Verdict.UNCHECKED: "it cannot be checked by a computation, for the reason given",
+    Verdict.UNCHECKED: "no computation can check the statement, for the reason given",
     Verdict.UNDECIDED: "the run did not reach a verdict",
 }
 KINDS = {
-    Kind.MISPRINT: "a slip; the intended reading is clear from the context",
+    Kind.MISPRINT: "the context shows the intended statement",
     Kind.IMPRECISE: "ambiguous or incomplete wording",
     Kind.OPEN: "the paper does not give enough detail for a check",
     Kind.ASSUMPTION: "true under an assumption that is not stated",
@@ -52,12 +52,13 @@ CONSEQUENCES = {
     Consequence.RESULT: "a theorem, algorithm, example or finding has to be restated",
 }
 SEVERITY = (
-    "Severity: an error that changes a result comes before one that only requires the repair of a proof, and "
-    "that before one without consequence; within each of these, errors are ordered by kind, from “false as "
-    "stated” to “misprint”."
+    "Errors are listed by severity: first errors that change a result, then errors that only require the "
+    "repair of a proof, then errors without consequence. Within each group they are ordered by kind, from "
+    "“false as stated” to “misprint”."
 )
 LOOSE, VACUOUS = 0.1, 0.01
-"""Bounds are called loose or vacuous if the measured values stay below these fractions of them."""
+"""A bound is called loose or vacuous if all measured values are below this fraction of it."""
+# Words that are not capitalised at the beginning of a sentence.
 _SYMBOLS = {"alpha", "eps", "eta", "gamma", "kappa", "log", "max", "mu", "nu", "phi", "rho", "sup", "theta"}
 _PLURALS: dict[str, str] = {
     Verdict.HOLDS: "hold",
@@ -76,7 +77,7 @@ def full_name(claim: Claim | Result) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter, unless it begins with a symbol, and with a full stop.
+    """The text as a sentence, with a full stop and a capital letter unless it begins with a symbol.
 
     >>> sentence("the value is D(mu)"), sentence("mu is unique."), sentence("f = (0, 1)")
     ('The value is D(mu).', 'mu is unique.', 'f = (0, 1).')
@@ -98,7 +99,7 @@ def _counted(number: int, word: str) -> str:
 
 
 def totals(results: Sequence[Line]) -> str:
-    """How many statements of the paper hold, need a correction or are refuted; empty if none were run."""
+    """The number of statements of the paper that hold, need a correction or are refuted; empty if none."""
     found = of_the_paper(results)
     if not found:
         return ""
@@ -117,8 +118,8 @@ def totals(results: Sequence[Line]) -> str:
     }
     verbs = {"as printed": ("holds", "hold"), "with a correction": ("holds", "hold")}
     parts = [
-        f"{number} {verbs.get(words, ('is', 'are'))[number > 1]} {words}"
-        for words, number in numbers.items()
+        f"{number} {verbs.get(status, ('is', 'are'))[number > 1]} {status}"
+        for status, number in numbers.items()
         if number
     ]
     return f"Of {_counted(len(found), 'statement')} of the paper, {_listed(parts)}"
@@ -138,7 +139,7 @@ def counts(results: list[Result]) -> list[str]:
         if more := followers(found):
             text += "; " if text else ""
             text += f"{len(more)} {'follows' if len(more) == 1 else 'follow'} from "
-            text += "these" if parts else "others, which were not run"
+            text += "these" if parts else "statements that were not run"
         lines.append(f"By kind ({_counted(claims, 'claim')} on {_counted(len(found), 'statement')}): {text}")
     if beyond := [result for result in results if result.section == BEYOND]:
         lines.append(f"Beyond the paper: {by_verdict(beyond)}")
@@ -146,26 +147,26 @@ def counts(results: list[Result]) -> list[str]:
 
 
 def by_verdict(results: list[Result]) -> str:
-    """The number of claims, and of those with each verdict."""
+    """The number of claims, in all and by verdict."""
     verdicts = [result.verdict for result in results]
     parts = [_counted(verdicts.count(v), v.value) for v in Verdict if v in verdicts]
     return f"{_counted(len(results), 'claim')}: {', '.join(parts)}"
 
 
 def agreement(results: list[Result], seconds: float) -> str:
-    """One line: whether the verdicts are as recorded, on which backend and in which time."""
+    """Whether the verdicts are as recorded, with the backend and the run time, in one line."""
     different = [full_name(result) for result in results if not result.as_recorded]
-    said = f"Verdicts NOT as recorded: {', '.join(different)}" if different else "All verdicts as recorded"
-    return f"{said} (backend {active().name}, {seconds:.0f} s)"
+    text = f"Verdicts NOT as recorded: {', '.join(different)}" if different else "All verdicts as recorded"
+    return f"{text} (backend {active().name}, {seconds:.0f} s)"
 
 
 def summary(results: list[Result], seconds: float) -> str:
-    """The totals, the counts by kind, and whether the verdicts are as recorded, in a few sentences."""
+    """The totals, the counts by kind of error, and the agreement with the recorded verdicts."""
     return ". ".join(filter(None, [totals(results), *counts(results), agreement(results, seconds)]))
 
 
 def reading_of(assessment: Assessment) -> str:
-    """The reading of an ambiguous sentence, and the outcome of its other readings; empty if unambiguous."""
+    """The reading of an ambiguous sentence that is checked, and its other readings; empty if unambiguous."""
     if assessment.as_stated:
         return ""
     others = "; ".join(f"{other.sense} ({other.outcome})" for other in assessment.others)
@@ -188,7 +189,7 @@ def method(result: Result, seed: int = 0) -> str:
 
 
 def evidence(result: Result) -> str:
-    """The worst evidence in words and numbers."""
+    """The worst evidence as text; empty if there is none."""
     v, tol = result.violation, result.tolerance
     if isnan(v):
         return ""
@@ -203,21 +204,21 @@ def evidence(result: Result) -> str:
 
 
 def _share(result: Result) -> str:
-    """The largest share of the bound; for a ratio, whose bound is 1, without the numbers."""
+    """The largest measured fraction of the bound; with the two numbers unless the bound is 1."""
     numbers = "" if result.bound == 1 else f" ({result.measured:.4g} of {result.bound:.4g})"
     text = f"the measured value is at most {100 * result.share:.3g} % of the bound{numbers}"
     return f"{text}, which is {looseness(result)} here" if looseness(result) else text
 
 
 def looseness(result: Result) -> str:
-    """Whether a bound far above the measured values is loose or vacuous; empty for other bounds."""
+    """The word "loose" or "vacuous" for a bound far above the measured values, else empty."""
     if result.share < VACUOUS:
         return "vacuous"
     return "loose" if result.share < LOOSE else ""
 
 
 def mutants(result: Result) -> str:
-    """How many of its mutants a claim rejects; empty if they were not run."""
+    """The number of its mutants that a claim rejects; empty if they were not run."""
     if not (result.rejected or result.survived):
         return ""
     text = f"{len(result.rejected)} of {len(result.rejected) + len(result.survived)} rejected"
@@ -225,7 +226,7 @@ def mutants(result: Result) -> str:
 
 
 def all_mutants(results: list[Result]) -> str:
-    """How many mutants were rejected in all; empty if none were run."""
+    """The number of mutants of all claims that were rejected; empty if none were run."""
     rejected, survived = (sum(len(getattr(r, name)) for r in results) for name in ("rejected", "survived"))
     if not rejected + survived:
         return ""
@@ -238,7 +239,7 @@ def false_alarm(results: list[Result]) -> str:
     if not levels:
         return ""
     count = "1 claim is" if len(levels) == 1 else f"{len(levels)} claims are"
-    chance = f"{sum(levels):.2g}, the sum of their error levels"
+    chance = f"{sum(levels):.2g} (the sum of the error levels)"
     return f"{count} statistical; the probability of a false alarm in a run is at most {chance}"
 
 
@@ -246,32 +247,32 @@ def verdict_difference(result: Result) -> str:
     """Why the verdict differs from the recorded one; empty if it does not."""
     if result.as_recorded:
         return ""
-    text = f"the {WORDS['recorded']} is {result.recorded}"
+    text = f"the {NAMES['recorded']} is {result.recorded}"
     if result.verdict is Verdict.HOLDS and result.recorded is Verdict.CORRECTED:
-        return f"{text}, but the claim has no counterexample to the printed statement"
+        return f"{text}, but the claim has no counterexample to the printed statement, which it needs"
     if result.verdict is Verdict.UNDECIDED and result.counterexamples and not result.error:
         return f"{text}, but a counterexample does not violate the printed statement"
     return "; ".join(filter(None, [text, evidence(result)]))
 
 
 def remarks(result: Result) -> dict[str, str]:
-    """The texts that go with a verdict, by name, without the empty ones."""
-    texts = {WORDS["title"]: result.title}
+    """The texts shown below a verdict, by name; empty texts are omitted."""
+    texts = {NAMES["title"]: result.title}
     if (assessment := result.assessment) is not None:
         texts["kind"] = assessment.kind
         texts["consequence"] = assessment.consequence
         texts["why"] = assessment.why
         texts["reading"] = reading_of(assessment)
-    texts[WORDS["counterexamples"]] = "\n".join(result.counterexamples)
-    texts[WORDS["correction"]] = result.correction
-    texts[WORDS["remark"]] = result.remark
-    texts[WORDS["reason"]] = result.reason
+    texts[NAMES["counterexamples"]] = "\n".join(result.counterexamples)
+    texts[NAMES["correction"]] = result.correction
+    texts[NAMES["remark"]] = result.remark
+    texts[NAMES["reason"]] = result.reason
     if result.reason:
-        texts[WORDS["note"]] = result.note
+        texts[NAMES["note"]] = result.note
     texts["DIFFERS"] = verdict_difference(result)
     if not result.as_recorded or result.verdict is Verdict.REFUTED:
-        texts[WORDS["found"]] = result.found
-    texts[WORDS["error"]] = result.error
+        texts[NAMES["found"]] = result.found
+    texts[NAMES["error"]] = result.error
     texts["mutants"] = mutants(result)
     return {word: text for word, text in texts.items() if text}
 
