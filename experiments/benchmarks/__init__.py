@@ -1,1 +1,1 @@
-"""Benchmarks: speed, accuracy and settings."""
+"""Benchmarks: speed, accuracy, growth of time and memory."""

@@ -81,7 +81,7 @@ def _torchattacks_pgd(torchattacks: Any, victim: Classifier, ball: Ball, seed: i
 
 
 def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
-    """How far an image lies outside its ball (in radii) or the box, at most."""
+    """The largest distance of an image outside its ball (in radii) or outside the box."""
     offsets = (perturbed - x).flatten(1).double()
     excess = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
     return max(excess, float(-perturbed.min()), float(perturbed.max()) - 1)

@@ -86,7 +86,7 @@ def optional_module(name: str) -> Any | None:
     """Import a module, or return None if that fails."""
     try:
         return import_module(name)
-    except (ImportError, RuntimeError):  # a torchvision for another torch raises RuntimeError
+    except (ImportError, RuntimeError):  # torchvision built for another torch raises RuntimeError
         return None
 
 
@@ -96,7 +96,7 @@ def bar_verdict(ratio: float, bar: float) -> str:
 
 
 def part_of(update: Update, start: float, stop: float) -> Update:
-    """A progress callback for a part of the work, which fills the bar from `start` to `stop`."""
+    """A progress callback for a part of the work, from `start` to `stop` of the progress bar."""
     return lambda share, text: update(start + (stop - start) * share, text)
 
 
@@ -143,7 +143,7 @@ def compare(
 
 
 def _time_per_call(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
-    """The mean or else the lower quartile of the times of calls, repeated for `seconds`."""
+    """The time per call, from calls repeated for `seconds`: their mean, or else their lower quartile."""
     start = clock()
     work()  # warm the caches
     first = clock() - start

@@ -50,7 +50,7 @@ Fit: TypeAlias = Callable[[], tuple[Any, float]]  # coefficients and intercept
 
 
 def cancer() -> tuple[Any, Any]:
-    """Return the standardised features and the signs of the breast cancer data."""
+    """Return the standardised features and the labels, -1 or 1, of the breast cancer data."""
     X, y = load_breast_cancer(return_X_y=True)
     return StandardScaler().fit_transform(X), 2.0 * y - 1
 

@@ -104,7 +104,7 @@ def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
 
 
 class ModelError(ValueError):
-    """An exception raised by a model; the original exception is the cause."""
+    """Raised when a model raises an exception, which is the cause."""
 
 
 def _named(name: str, outputs: Callable[[Array], Array]) -> Callable[[Array], Array]:

@@ -79,11 +79,11 @@ def blocks(
 ) -> Iterator[Block]:
     """Yield the data points in blocks: one block for an array, blocks of equal size for a stream.
 
-    `n` is the number of points drawn per data point. Blocks of a stream hold about `chunk` data points, and
-    end where a tile of TILE draws ends (and a chunk, if `evaluate`, which says that the loss is also
-    evaluated at the data points). So the draws and the calls of the loss are the same as for one array, for
-    any batch size. Batches must be pairs (x, y) if the loss is a `pointwise_loss` without labels, and arrays
-    otherwise.
+    `n` is the number of points drawn per data point. `evaluate` says that the loss is also evaluated at the
+    data points. Blocks of a stream hold about `chunk` data points, and end where a tile of TILE draws ends;
+    if `evaluate`, also where a chunk ends. So the draws and the calls of the loss are the same as for one
+    array, for any batch size. Batches must be pairs (x, y) if the loss is a `pointwise_loss` without labels,
+    and arrays otherwise.
     """
     if not is_stream(x):
         x = valid_data(x)

@@ -89,9 +89,9 @@ class Tilted:
       then do not depend on the scale of the loss.
     - `retilt`: how many times the gradient is recomputed, at a point drawn with the previous tilt.
     - `start`: None takes the gradient at the data point, "uniform" at a uniform point of the ball.
-    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`, the only
-      divergence allowed. True normalizes the importance weights of the points of each data point, which works
-      for every divergence but is biased.
+    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`; other
+      divergences raise an error. True normalizes the importance weights of each data point's points, which
+      works for every divergence but is biased.
     - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x; None uses torch.
 
     refimpl/TRAINING.md compares costs and benefits. In training, the points and their weights w are

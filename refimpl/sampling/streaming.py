@@ -90,7 +90,7 @@ def sample_tiles(
 ) -> Iterator[tuple[Array, ...]]:
     """Yield (points, i): n points around each x in order, at most TILE points at a time.
 
-    points has shape (k,) + event; i (k,) are the entries of `index` (N,) for the data points of the points.
+    points has shape (k,) + event; i (k,) is the entry of `index` (N,) for the data point of each.
     """
     xp = array_namespace(x)
 

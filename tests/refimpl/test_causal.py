@@ -219,6 +219,12 @@ def test_causal_risk_is_the_weighted_mean_of_robust_risks(arrays: Arrays) -> Non
 X, ZS = np.zeros((2, 1)), np.ones((2, 3))
 
 
+def test_causal_risk_reports_the_given_eta_at_every_covariate() -> None:
+    data = Conditional.stacked(X, ZS, weight=np.array([0.25, 0.75]))
+    risk = causal_risk(lambda x, i: x[:, 0], data, Ball(2, 1.0), 0.7, QUADRATIC, n_samples=8, rng=0)
+    np.testing.assert_allclose(risk.eta, [0.7, 0.7], rtol=1e-15)
+
+
 def test_invalid_data_losses_and_points_raise() -> None:
     stacked, grouped, half = Conditional.stacked, Conditional.grouped, np.ones(2) / 2
     data, points, ball = stacked(X, ZS), np.zeros((2, 4, 1)), Ball(2, 1.0)

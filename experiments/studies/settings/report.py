@@ -30,7 +30,7 @@ STRONG = tuple(f"APGD {norm}" for norm in ATTACK_NORMS)
 
 
 def held_out_error(row: Row) -> float:
-    """Return the mean error under PGM in both norms, which selects settings and rates."""
+    """Return the mean error under PGM in both norms, by which settings and rates are chosen."""
     return fmean(row[f"PGM {norm}"] for norm in ATTACK_NORMS)
 
 

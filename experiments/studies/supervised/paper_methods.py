@@ -80,7 +80,7 @@ def paper_methods(config: Any) -> dict[str, Method]:
             regularized_training("RT-MLMC", setting, ball, eta, ENTROPIC, _rtmlmc(config)),
             regularized_training("noise x4", setting, ball, UNWEIGHTED_ETA, ENTROPIC, FOUR_POINTS),
         ]
-        if norm == config.norms[-1]:  # linf; in so small an l2 ball, these methods are like plain training
+        if norm == config.norms[-1]:  # by default linf: in so small an l2 ball they are like plain training
             more += [
                 regularized_training("SG", setting, ball, eta, ENTROPIC, FOUR_POINTS),
                 regularized_training("quadratic", setting, ball, eta, QUADRATIC, FOUR_POINTS),

@@ -171,7 +171,7 @@ def _networks(config: Config, reading: str, count: int, rng: Rng) -> Row:
 
 
 class WorstCaseStudy(Study[Config]):
-    """The loss of each reading, a worst case for each regularisation and alpha or eta, and other networks."""
+    """The loss of each reading, its worst case for each regularisation and row, and other networks."""
 
     name = "worst-case"
     title = "Worst-case distributions of a toy loss (Section 2.2)."

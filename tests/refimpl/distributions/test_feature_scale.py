@@ -80,6 +80,16 @@ def test_geometry_and_moments_are_those_of_the_scaled_plain_ball(arrays: Arrays,
 
 
 @pytest.mark.parametrize("norm", NORMS)
+def test_project_stays_in_the_box(norm: float) -> None:
+    z = np.full((50, 6), 0.9)
+    ball = Ball(norm, 0.5, clip=(0.0, 1.0), feature_scale=SCALE)
+    x = ball.project(z + 3 * normal(8, 50, 6), z)
+    assert np.all((x >= 0) & (x <= 1))
+    assert np.any(x == 1)
+    assert np.all(ball.contains(x, z))
+
+
+@pytest.mark.parametrize("norm", NORMS)
 def test_mask_may_differ_between_data_points(norm: float) -> None:
     """With m free coordinates, |b|^m is uniform on (0, 1)."""
     ball = Ball(norm, 0.5, feature_scale=np.array([1.0, 2.0, 1.0, 1.0, 4.0, 1.0])).masked(MASK)

@@ -14,6 +14,8 @@ from phiball.refimpl.linear import (
     Reweighting,
     huber_loss,
     linear_model_risk,
+    linear_objective,
+    multinomial_objective,
     quantile_loss,
     smoothed_hinge_loss,
 )
@@ -202,6 +204,20 @@ def test_gradient_agrees_with_finite_differences_and_the_value_is_convex(name: s
         right, left = (risk(theta + s * direction / 4).value for s in (1, -1))
         assert here.value <= (right + left) / 2 + 1e-10
         assert right >= here.value + gradient @ direction / 4 - 1e-9
+
+
+@pytest.mark.parametrize("name", ["logistic", "linf", "price", "multinomial", "multinomial, price"])
+def test_risk_does_not_depend_on_the_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = PROBLEMS[name]
+    X, y, theta = data(problem.loss)
+    cut = theta.size * 4 // 5
+    at = theta[:cut], theta[cut:] if cut > 4 else theta[cut]
+    whole = linear_model_risk(problem, *at, X, y)
+    for module in (linear_objective, multinomial_objective):
+        monkeypatch.setattr(module, "_CHUNK", 256)
+    chunked = linear_model_risk(problem, *at, X, y)
+    for field in ("value", "values", "weights", "coef_gradient", "intercept_gradient"):
+        np.testing.assert_allclose(getattr(chunked, field), getattr(whole, field), rtol=1e-11, atol=1e-12)
 
 
 def test_inverse_hessian_maps_gradient_differences_to_steps() -> None:
