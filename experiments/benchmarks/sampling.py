@@ -54,11 +54,11 @@ CALLS = 16  # of `Ball.sample`, because the Sobol sets of one call share part of
 
 
 def _numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
-    generator, options = np.random.default_rng(0), {"dtype": np.dtype(dtype)}
+    generator, kind = np.random.default_rng(0), np.dtype(dtype)
     if norm == inf:
-        return lambda: generator.random(shape, **options)
+        return lambda: generator.random(shape, dtype=kind)
     draw: Any = generator.standard_exponential if norm == 1 else generator.standard_normal
-    return lambda: (draw(size=shape, **options), generator.random(shape[:-1], **options))
+    return lambda: (draw(size=shape, dtype=kind), generator.random(shape[:-1], dtype=kind))
 
 
 def _torch_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:

@@ -231,8 +231,8 @@ def _panels(table: Table, norm: str) -> Figure:
         axes.set_xlabel("ratio to the mean norm", fontsize=8)
     pairs = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
     handles = {label: drawn for panel in pairs for drawn, label in panel}
-    style: dict[str, Any] = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": 8.5}
-    figure.legend(list(handles.values()), list(handles), **style)
+    layout: dict[str, Any] = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": 8.5}
+    figure.legend(list(handles.values()), list(handles), **layout)
     return figure
 
 
