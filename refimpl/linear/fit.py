@@ -10,6 +10,7 @@ from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.quasi_newton import minimize
 from phiball.refimpl.linear.risk import FIRST_NODES, LinearData, finer_objective
+from phiball.refimpl.linear.units import Units
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -28,7 +29,8 @@ class LinearModel:
       the solution, averaged so that the intercept cancels, lie below the loss for every model, and with the
       ridge they have a minimum in closed form. It is infinite without a ridge. It holds up to rounding and
       the `error` of the integrals.
-    - `gradient`: the largest entry of the gradient of F; of the smoothed F for a loss with a kink.
+    - `gradient`: the largest entry of the gradient of F, in units in which features, predictions and losses
+      have size 1; of the smoothed F for a loss with a kink.
     - `error`: as in `LinearRisk`.
     - `n_nodes`: as in `LinearRisk`.
     - `iterations`: of the solver. `converged`: whether `gradient` is at most `tol`.
@@ -63,8 +65,10 @@ def fit_linear_model(
     Arguments:
     - `problem`: a `LinearProblem`.
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `tol`: the largest entry of the gradient at which to stop.
-    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to 1 + abs(value).
+    - `tol`: the largest entry of the gradient at which to stop, in the units of `LinearModel.gradient`: the
+      units of X and y do not matter.
+    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to 1 + abs(value) in these
+      units.
     - `n_points`: the number of Sobol points, if they are needed.
     - `start`: the solution of a similar problem.
     - `max_iter`: the total number of solver iterations.
@@ -72,9 +76,9 @@ def fit_linear_model(
     Returns a `LinearModel` with `coef`, `intercept`, `value` and `gap`, a bound on value minus minimum.
 
     A loss with a kink (absolute, quantile, hinge) is smoothed from below, over a width that decreases from 1
-    to 1e-8; the gap includes the smoothing error. The integral over a ball of positive radius is smooth. A
-    CVaR, absolute or hinge divergence over the examples has kinks: there the solver may stop early, as the
-    gap then shows.
+    to 1e-8 in these units; the gap includes the smoothing error. The integral over a ball of positive radius
+    is smooth. A CVaR, absolute or hinge divergence over the examples has kinks: there the solver may stop
+    early, as the gap then shows.
 
     >>> import numpy as np
     >>> from phiball import Ball
@@ -100,10 +104,15 @@ def fit_linear_model(
             raise ValueError(
                 f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: rescale it"
             )
+    units, dtype = Units(problem, data), data.dtype
+    problem, data = units.problem, units.data
     size = data.outputs * (data.X.shape[1] + int(problem.intercept))
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
     if start is not None:
-        params = data.pack(start.coef, start.intercept, problem)
+        given = (
+            xp.asarray(x, dtype=xp.float64, device=device(data.X)) for x in (start.coef, start.intercept)
+        )
+        params = data.pack(*units.to_units(*given), problem)
     steps, n_nodes = 0, FIRST_NODES if start is None else start.n_nodes
     rounding = 0.0
     for rounding in _roundings(problem):
@@ -124,9 +133,10 @@ def fit_linear_model(
     at_rest = point if still is objective else still(params)
     # Never 0, as both numbers are rounded.
     gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
-    coef, intercept = data.shape(params, problem)
+    found = (xp.astype(x, dtype, copy=False) for x in units.from_units(*data.shape(params, problem)))
     largest = float(xp.max(xp.abs(point.gradient)))
-    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met)
+    value, gap, error = (units.loss * x for x in (value, gap, error))
+    return LinearModel(*found, value, gap, largest, error, n_nodes, steps, met)
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:

@@ -21,7 +21,10 @@ _CHUNK = 1 << 18  # predictions in memory at a time
 
 
 class MultinomialObjective:
-    """F for data X (n, d), class numbers y (n,) and weights w (n,), on nodes or Sobol points."""
+    """F for data X (n, d), class numbers y (n,) and weights w (n,), on nodes or Sobol points.
+
+    `ridge` (d,) is that of each feature's coefficients.
+    """
 
     newton = False
     max_nodes = 64  # their number is squared
@@ -33,6 +36,7 @@ class MultinomialObjective:
         y: Array,
         w: Array,
         *,
+        ridge: Array,
         n_nodes: int,
         n_points: int,
         seed: int = 0,
@@ -44,7 +48,7 @@ class MultinomialObjective:
                 "no closed form"
             )
         xp = array_namespace(X)
-        self.xp, self.problem, self.X, self.w, self.rounding = xp, problem, X, w, rounding
+        self.xp, self.problem, self.X, self.w, self.ridge, self.rounding = xp, problem, X, w, ridge, rounding
         self.classes = int(xp.max(y)) + 1
         numbers = xp.arange(self.classes, dtype=X.dtype, device=device(X))
         self.hot = xp.astype(y[:, None] == numbers, X.dtype)
@@ -67,7 +71,7 @@ class MultinomialObjective:
         eye = xp.eye(Z.shape[1], dtype=X.dtype, device=device(X))
         d = X.shape[1]
         pad = xp.zeros((d, Z.shape[1] - d), dtype=X.dtype, device=device(X))
-        extra = xp.concat([moment / 2 + problem.ridge * eye[:d, :d], pad], axis=1)
+        extra = xp.concat([moment / 2 + ridge * eye[:d, :d], pad], axis=1)
         extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
         H = H + extra
         self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
@@ -152,10 +156,10 @@ class MultinomialObjective:
         values = xp.concat(seen)
         total = xp.sum(w * values) if total is None else total
         if spread is not None:
-            G = G + spread.gradient(shift.T @ self.v) * self.radii + problem.ridge * W
+            G = G + spread.gradient(shift.T @ self.v) * self.radii + self.ridge * W
         else:
-            G = G + shift.T @ self.sobol + problem.ridge * W
+            G = G + shift.T @ self.sobol + self.ridge * W
         gradient = xp.reshape(G, (-1,))
         gradient = gradient if c is None else xp.concat([gradient, slope])
-        ridge = problem.ridge / 2 * float(xp.sum(W * W)) if problem.ridge > 0 else 0.0
+        ridge = float(xp.sum(self.ridge * W * W)) / 2 if problem.ridge > 0 else 0.0
         return Evaluation(float(total) + ridge, gradient, values, w, 0.1, self.inverse)
