@@ -6,8 +6,11 @@ support functions with a forward-mode rule, uses a custom operator.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from importlib import import_module
 from itertools import count
 from typing import Any, Protocol
+from uuid import uuid4
 from weakref import finalize, ref
 
 import torch
@@ -24,6 +27,9 @@ class Rule(Protocol):
     tensors with one entry per row, except the weights, which have the shape of the losses. All but the gap
     have derivatives. `jvp` and `vjp` consist of torch operations, which are differentiated for second
     derivatives; they get the inputs (losses, setting, p), and the solution without value and gap.
+
+    Compiled graphs also need the static methods to_text(*parameters), which returns None or a text, and
+    from_text(text), which returns the rule.
     """
 
     outputs: int
@@ -110,46 +116,65 @@ def _gradients(rule: Rule, ctx: Any, factors: Any) -> list[Any]:
     return [gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True)]
 
 
-# A compiled graph identifies the rule by a number. The compiled function owns the parameters of the rule;
-# only weak references to them are kept here.
-_numbers: dict[tuple[Any, ...], int] = {}
-_numbered: dict[int, tuple[Any, ...]] = {}
+# A graph identifies the rule by a string: by its text if it has one, which every process understands, and
+# otherwise by a number, which this process understands while the parameters exist. The graph's owner keeps
+# them; only weak references are kept here.
+_PROCESS = uuid4().hex
+_names: dict[tuple[Any, ...], str] = {}
+_named: dict[str, tuple[Any, ...]] = {}
 _counter = count()
 
 
+def _name(kind: Any, *parameters: Any) -> str:
+    _check_forward_mode()
+    text = kind.to_text(*parameters)  # traced, so that the parameters may be made in the compiled function
+    return _number(kind, *parameters) if text is None else f"{kind.__module__} {kind.__qualname__} {text}"
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _number(kind: Any, *parameters: Any) -> int:
+def _check_forward_mode() -> None:
+    """Raise in forward mode: the operator has no rule for it, and the derivative would be zero."""
     if _jvp_levels() > 0 or torch.autograd.forward_ad._current_level >= 0:
-        # The operator has no forward-mode rule: the derivative would be zero.
         raise NotImplementedError("forward-mode derivatives are not supported inside torch.compile")
-    key = (kind, *((type(x), x) if isinstance(x, (bool, float, int)) else (id(x),) for x in parameters))
-    if key not in _numbers:
-        number = _numbers[key] = next(_counter)
-        _numbered[number] = (kind, *map(_reference, parameters))
-        for x in parameters:
-            if not isinstance(x, (bool, float, int)):
-                finalize(x, _forget, key, number)
-    return _numbers[key]
 
 
-def _reference(x: Any) -> Any:
-    return (lambda: x) if isinstance(x, (bool, float, int)) else ref(x)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _number(kind: Any, *parameters: Any) -> str:
+    objects = [x for x in parameters if not isinstance(x, bool)]
+    if not all(vars(x) for x in objects):
+        raise ValueError("a divergence of your own is made in the compiled function; make it outside")
+    key = (kind, *(x if isinstance(x, bool) else id(x) for x in parameters))
+    if key not in _names:
+        name = _names[key] = f"{_PROCESS} own {next(_counter)}"
+        _named[name] = (kind, *((lambda x=x: x) if isinstance(x, bool) else ref(x) for x in parameters))
+        for x in objects:
+            finalize(x, _forget, key, name)
+    return _names[key]
 
 
-def _forget(key: tuple[Any, ...], number: int) -> None:
-    _numbers.pop(key, None)
-    _numbered.pop(number, None)
+def _forget(key: tuple[Any, ...], name: str) -> None:
+    _names.pop(key, None)
+    _named.pop(name, None)
 
 
-def _rule(number: int) -> Rule:
-    kind, *references = _numbered.get(number, (None,))
+def _rule(name: str) -> Rule:
+    module, kind, text = name.split(" ", 2)
+    if module.startswith("phiball."):
+        return _rule_from_text(module, kind, text)
+    make, *references = _named.get(name, (None,))
     parameters = [reference() for reference in references]
-    if kind is None or any(x is None for x in parameters):
+    if make is None or any(x is None for x in parameters):
         raise RuntimeError(
             "the divergence of a compiled graph no longer exists; keep a reference to it while the graph is "
-            "used"
+            "used, in the process that compiled it"
         )
-    rule: Rule = kind(*parameters)
+    rule: Rule = make(*parameters)
+    return rule
+
+
+@lru_cache
+def _rule_from_text(module: str, kind: str, text: str) -> Rule:
+    rule: Rule = getattr(import_module(module), kind).from_text(text)
     return rule
 
 
@@ -157,13 +182,14 @@ def _operator(outputs: int) -> Any:
     """The custom operator for rules with this number of outputs."""
     tensors = ", ".join(["Tensor"] * outputs)
 
-    def solve(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
+    def solve(losses: Any, setting: Any, p: Any, rule: str) -> Outputs:
+        _check_forward_mode()  # again, as the graph may have been traced before
         inputs = losses.detach(), setting.detach(), None if p is None else p.detach()
         problem = _rule(rule)
         problem.validate(*inputs)  # not possible while the graph is traced
         return problem.solve(*inputs)
 
-    def fake(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
+    def fake(losses: Any, setting: Any, p: Any, rule: str) -> Outputs:
         shapes = [losses.shape[:-1]] * outputs
         shapes[2] = losses.shape
         return tuple(losses.new_empty(shape) for shape in shapes)
@@ -179,7 +205,7 @@ def _operator(outputs: int) -> Any:
         f"phiball::implicit{outputs}",
         solve,
         mutates_args=(),
-        schema=f"(Tensor losses, Tensor setting, Tensor? p, int rule) -> ({tensors})",
+        schema=f"(Tensor losses, Tensor setting, Tensor? p, str rule) -> ({tensors})",
     )
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=save)
@@ -213,7 +239,7 @@ def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: 
         p = p.to(losses.dtype).expand(losses.shape)
     solution: Outputs
     if recording:
-        solution = _OPERATORS[kind.outputs](losses, setting, p, _number(kind, *parameters))
+        solution = _OPERATORS[kind.outputs](losses, setting, p, _name(kind, *parameters))
     else:
         transformed = torch._C._are_functorch_transforms_active()
         if transformed and _jvp_levels() > 1:  # pytorch#197867: the second derivative would be zero
