@@ -227,7 +227,7 @@ def kernel_memory(
     readable = all(is_torch(x) and _in_main_memory(x) for x in values)
     if not (convert and readable and active().kernels):
         return tuple(map(detach, arrays)), _identity
-    return tuple(cast(Any, x).detach().numpy() if is_torch(x) else x for x in arrays), _to_torch
+    return tuple(cast(Any, x).detach().resolve_neg().numpy() if is_torch(x) else x for x in arrays), _to_torch
 
 
 def _identity(results: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -310,3 +310,15 @@ def test_make_fx_records_the_solver() -> None:
     make_fx = import_module("torch.fx.experimental.proxy_tensor").make_fx
     graph = make_fx(lambda f: worst_case(f, 0.7).value)(f)
     assert float(graph(2 * f)) == float(worst_case(2 * f, 0.7).value)
+
+
+def test_tensors_with_a_lazy_sign() -> None:
+    """The imaginary part of a conjugate is a view whose values are negated on access."""
+    f, p, eta = (
+        torch.complex(torch.zeros_like(x), -x).conj().imag
+        for x in (tensor([[0.0, 1.0, 2.0]]), tensor([[0.2, 0.5, 0.3]]), tensor([0.7]))
+    )
+    assert f.is_neg()
+    expected = worst_case(f.resolve_neg(), eta.resolve_neg(), p=p.resolve_neg())
+    for losses in (f, f.detach().requires_grad_()):
+        assert torch.equal(worst_case(losses, eta, p=p).value, expected.value)
