@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 from phiball.backends import Array, Rng, rng
+from phiball.refimpl import RobustLoss
 from tests.support.arrays import Arrays
 
 LEVEL = 1e-4  # significance level: a correct generator fails for one seed in ten thousand
@@ -200,3 +201,19 @@ def test_invalid_arguments() -> None:
     for call, words in BAD:
         with pytest.raises(ValueError, match=words):
             call()
+
+
+def test_state_of_a_missing_device_is_kept() -> None:
+    """A checkpoint from a GPU loads without one, and continues on the GPU later."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    source = rng(1)
+    source.uniform((2,), like=torch.empty(0))
+    state = source.state()
+    state["streams"] |= {("torch", "cuda:7"): b"gpu", ("cupy", "<CUDA Device 0>"): 3}
+    restored = Rng.restore(state)
+    expected = source.uniform((2,), like=torch.empty(0))
+    assert torch.equal(restored.uniform((2,), like=torch.empty(0)), expected)
+    assert restored.state()["streams"] == {**state["streams"], **source.state()["streams"]}
+    loss = RobustLoss(0.5, rng=1)
+    loss.load_state_dict({**loss.state_dict(), "rng": state})
+    assert loss.state_dict()["rng"]["streams"] == state["streams"]
