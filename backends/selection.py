@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -176,7 +176,8 @@ def backend(name: str) -> Iterator[Backend]:
     try:
         yield chosen
     finally:
-        _chosen.reset(token)
+        with suppress(ValueError):  # another context, as in web frameworks: the choice ends with its own
+            _chosen.reset(token)
 
 
 def kernel(reference: Callable[P, R]) -> Callable[P, R]:

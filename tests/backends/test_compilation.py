@@ -44,7 +44,7 @@ def test_cache_file_changes_with_any_source(monkeypatch: pytest.MonkeyPatch, tmp
     """Numba alone would not detect a change in a function of another file."""
     for name in ("compilation.py", "primitives.py"):
         (tmp_path / name).write_text("1\n")
-    monkeypatch.setattr(compilation, "__file__", str(tmp_path / "compilation.py"))
+    monkeypatch.setattr(compilation, "files", lambda package: tmp_path)
     compilation._sources_hash.cache_clear()
     before = compilation._sources_hash()
     (tmp_path / "primitives.py").write_text("2\n")
