@@ -34,11 +34,12 @@ def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: 
 
 
 class _Identity:
-    """A rule as a key of caches: parameters without a value of their own count by identity."""
+    """A rule as a key of caches: by its text if it has one, otherwise by the identity of its parameters."""
 
     def __init__(self, kind: Any, parameters: tuple[Any, ...]) -> None:
         self.kind, self.parameters = kind, parameters
-        self._key = kind, *(_identify(x) for x in parameters)
+        text = kind.to_text(*parameters)
+        self._key = kind, tuple(map(id, parameters)) if text is None else text
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -51,11 +52,6 @@ class _Identity:
         return rule
 
 
-def _identify(x: Any) -> Any:
-    family = getattr(x, "family", None)  # of a built-in divergence
-    return (x.name, family, x.parameter) if family else x if isinstance(x, bool) else id(x)
-
-
 @lru_cache(maxsize=256)
 def _solver(identity: _Identity, kernels: bool) -> Any:
     """The function (losses, setting, p) -> solution for valid shapes, with a rule for its derivatives."""
@@ -66,7 +62,7 @@ def _solver(identity: _Identity, kernels: bool) -> Any:
         concrete = not any(map(is_abstract, (losses, setting, p)))
         if not (kernels and _on_host(losses) and rule.has_kernel):
             solution: Outputs = native(losses, setting, p)
-            if not concrete or jnp.all(jnp.isfinite(solution[0])):
+            if is_abstract(solution[0]) or jnp.all(jnp.isfinite(solution[0])):
                 return solution
         if concrete:
             return rule.solve(losses, setting, p)  # raises an error for invalid values

@@ -50,14 +50,13 @@ class Rng:
         else:
             raise ValueError(f"seed is {seed!r}; expected a whole number that is not negative")
         self._streams: dict[tuple[str, str], Any] = {}
-        self._pure = False  # whether all draws come from a key of JAX
+        self._saved: dict[tuple[str, str], Any] = {}  # states of streams that were not used yet
 
     @staticmethod
     def from_key(key: Array) -> Rng:
-        """A generator whose JAX draws are a pure function of a key of JAX, as inside jax.jit."""
+        """A generator whose draws in JAX are a pure function of a key of JAX, as jax.jit needs."""
         source = Rng(0)
-        source._pure = True
-        source._streams["jax", "cpu"] = _JaxStream(key)
+        source._streams["jax", "cpu"] = _JaxStream(key, pure=True)
         return source
 
     def __repr__(self) -> str:
@@ -76,11 +75,8 @@ class Rng:
         stream = self._streams.get((kind, where))
         if stream is None:
             stream = self._streams[kind, where] = _make_stream(kind, where, self._seed)
-        if is_abstract(like) and not self._pure:
-            raise ValueError(
-                "inside jax.jit, jax.grad or jax.vmap, random numbers need a JAX key: pass rng=key, with "
-                "key = jax.random.key(seed)"
-            )
+            if (kind, where) in self._saved:
+                stream.restore(self._saved.pop((kind, where)))
         return stream
 
     def uniform(self, shape: Shape, *, like: Array, low: float = 0.0, high: float = 1.0) -> Array:
@@ -177,19 +173,17 @@ class Rng:
             "entropy": seed.entropy,
             "spawn_key": tuple(seed.spawn_key),
             "children": seed.n_children_spawned,
-            "streams": {key: stream.state() for key, stream in self._streams.items()},
+            "streams": self._saved | {key: stream.state() for key, stream in self._streams.items()},
         }
 
     @staticmethod
     def restore(state: dict[str, Any]) -> Rng:
-        """Create a generator from a saved state."""
+        """Create a generator from a saved state, whose devices and libraries need not exist here."""
         seed = np.random.SeedSequence(
             state["entropy"], spawn_key=state["spawn_key"], n_children_spawned=state["children"]
         )
         restored = Rng(seed)
-        for (kind, where), saved in state["streams"].items():
-            stream = restored._streams[kind, where] = _make_stream(kind, where, seed)
-            stream.restore(saved)
+        restored._saved = dict(state["streams"])
         return restored
 
 
@@ -339,14 +333,20 @@ class _CupyStream(_NumpyStream):
 class _JaxStream:
     """Draws of JAX from a key, which each draw replaces."""
 
-    def __init__(self, key: Any) -> None:
-        self._key = key
+    def __init__(self, key: Any, *, pure: bool = False) -> None:
+        self._key, self._pure = key, pure
 
     def split(self) -> Array:
+        """A new key; raise if jax.jit would make the draws of a seed a constant."""
         import jax
 
-        self._key, key = jax.random.split(self._key)
-        return key
+        keys = jax.random.split(self._key)
+        if is_abstract(keys) and not self._pure:
+            raise ValueError(
+                "inside jax.jit, random numbers need a JAX key: pass rng=key, with key = jax.random.key(seed)"
+            )
+        self._key = keys[0]
+        return keys[1]
 
     def _draw(self, function: str, *args: Any) -> Array:
         import jax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import log2, prod
 
-from phiball.backends import Array, array_namespace, detach, is_abstract
+from phiball.backends import Array, array_namespace, detach, is_abstract, is_jax, to_numpy
 
 _BLOCK = 32  # `total` leaves sums of up to this many numbers to the library
 
@@ -68,6 +68,6 @@ def largest(v: Array) -> float:
     """The largest |v_j|; NaN if v contains NaN, 0 if v is empty, or inside jax.jit, where it is unknown."""
     if is_abstract(v):  # the caller's check passes
         return 0.0
+    v = to_numpy(v) if is_jax(v) else detach(v)  # inside jax.jit, operations on constants are traced as well
     xp = array_namespace(v)
-    v = detach(v)
     return max(abs(float(xp.max(v))), abs(float(xp.min(v)))) if prod(v.shape) else 0.0

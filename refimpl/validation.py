@@ -14,8 +14,10 @@ from phiball.backends import (
     ignore_float_warnings,
     is_abstract,
     is_array_api_obj,
+    is_jax,
     kernel,
     library,
+    to_numpy,
 )
 from phiball.refimpl.numerics import to_double, total
 
@@ -110,8 +112,8 @@ def all_finite(x: Array) -> bool:
     """Whether every entry of `x` is finite; assumed inside jax.jit, where values are unknown."""
     if is_abstract(x):
         return True
+    x = to_numpy(x) if is_jax(x) else detach(x)  # inside jax.jit, operations on constants are traced as well
     xp = array_namespace(x)
-    x = detach(x)
     with ignore_float_warnings():
         # A finite sum has finite terms. Only if the sum is not finite, every entry is checked.
         return isfinite(float(xp.sum(x))) or bool(xp.all(xp.isfinite(x)))
