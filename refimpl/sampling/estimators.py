@@ -108,16 +108,15 @@ class RTMLMC:
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """Assign a random level to each of n data points, and group them by level."""
-        if is_abstract(like):
+        draws = rng.uniform((n,), like=like) if self.allocation == "random" else rng.permutation(n, like=like)
+        if is_abstract(draws):
             raise TypeError(
                 "RTMLMC draws levels, and so shapes, at random, which jax.jit does not support; expected "
                 "SG(level), or RTMLMC(level).draw_level(rng), drawn outside and passed as a static argument"
             )
-        if self.allocation == "random":
-            u = to_numpy(rng.uniform((n,), like=like))
-        else:
-            order = to_numpy(rng.permutation(n, like=like))
-            u = (order + to_numpy(rng.uniform((), like=like))) / n
+        u = to_numpy(draws)
+        if self.allocation == "stratified":
+            u = (u + to_numpy(rng.uniform((), like=like))) / n
         host = array_namespace(u)  # levels determine shapes, so they are computed in NumPy
         p = self.probabilities
         levels = host.searchsorted(host.asarray(list(accumulate(p[:-1])), dtype=u.dtype), u, side="right")

@@ -30,7 +30,7 @@ def loss_gradients(
     """
     if gradient is None:
         losses, g = losses_and_gradient(partial(evaluate, loss, half=True), x, i)
-        return detach(losses), g
+        return detach(losses), detach(g)
     g = gradient(x, i)
     check_array("gradient(x, i)", g)
     check_same_array_type("gradient(x, i)", g, x, other="x")
