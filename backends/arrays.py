@@ -163,7 +163,7 @@ def to_numpy(x: Array) -> Any:
     array([1., 1.], dtype=float32)
     """
     if is_torch(x):
-        return x.detach().cpu().numpy()
+        return x.detach().cpu().resolve_conj().resolve_neg().numpy()
     if library(x) == "cupy":
         return x.get()
     if library(x) == "array_api_strict":

@@ -6,8 +6,11 @@ support a Function with `jvp`; there a custom operator is used.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from importlib import import_module
 from itertools import count
 from typing import Any, Protocol
+from uuid import uuid4
 from weakref import finalize, ref
 
 import torch
@@ -25,6 +28,9 @@ class Rule(Protocol):
     all others (...). All except the gap have derivatives. `jvp` and `vjp` consist of torch operations, so
     that torch can differentiate them again. Their arguments are `inputs`, the tuple (losses, setting, p), and
     `outputs`, the solution without value and gap.
+
+    Compiled graphs also need the static methods to_text(*parameters), which returns None or a text, and
+    from_text(text), which returns the rule.
     """
 
     outputs: int
@@ -111,46 +117,66 @@ def _input_gradients(rule: Rule, ctx: Any, cotangents: Any) -> list[Any]:
     return [gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True)]
 
 
-# A compiled graph identifies its rule by a number. The tables hold weak references to the parameters of
-# rules, so that these are freed with the compiled function.
-_number_by_key: dict[tuple[Any, ...], int] = {}
-_rule_by_number: dict[int, tuple[Any, ...]] = {}
+# A compiled graph identifies its rule by a string. It is the rule's text if there is one, which every process
+# understands; otherwise a number, which this process understands while the parameters of the rule exist. The
+# tables hold weak references to the parameters, so that these are freed with the compiled function.
+_PROCESS = uuid4().hex
+_name_by_key: dict[tuple[Any, ...], str] = {}
+_rule_by_name: dict[str, tuple[Any, ...]] = {}
 _next_number = count()
 
 
+def _rule_name(kind: Any, *parameters: Any) -> str:
+    _check_forward_mode()
+    text = kind.to_text(*parameters)  # traced, so that the parameters may be made in the compiled function
+    return _number(kind, *parameters) if text is None else f"{kind.__module__} {kind.__qualname__} {text}"
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _rule_number(kind: Any, *parameters: Any) -> int:
+def _check_forward_mode() -> None:
+    """Raise in forward mode: the operator has no rule for it, and the derivative would be zero."""
     if _jvp_levels() > 0 or torch.autograd.forward_ad._current_level >= 0:
-        # The custom operator has no jvp: torch would return zero.
         raise NotImplementedError("forward-mode derivatives are not supported inside torch.compile")
-    key = (kind, *((type(x), x) if isinstance(x, (bool, float, int)) else (id(x),) for x in parameters))
-    if key not in _number_by_key:
-        number = _number_by_key[key] = next(_next_number)
-        _rule_by_number[number] = (kind, *map(_reference, parameters))
-        for x in parameters:
-            if not isinstance(x, (bool, float, int)):
-                finalize(x, _forget, key, number)
-    return _number_by_key[key]
 
 
-def _reference(x: Any) -> Any:
-    return (lambda: x) if isinstance(x, (bool, float, int)) else ref(x)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _number(kind: Any, *parameters: Any) -> str:
+    objects = [x for x in parameters if not isinstance(x, bool)]
+    if not all(vars(x) for x in objects):
+        raise ValueError("a divergence of your own is made in the compiled function; make it outside")
+    key = (kind, *(x if isinstance(x, bool) else id(x) for x in parameters))
+    if key not in _name_by_key:
+        name = _name_by_key[key] = f"{_PROCESS} own {next(_next_number)}"
+        references = ((lambda x=x: x) if isinstance(x, bool) else ref(x) for x in parameters)
+        _rule_by_name[name] = (kind, *references)
+        for x in objects:
+            finalize(x, _forget, key, name)
+    return _name_by_key[key]
 
 
-def _forget(key: tuple[Any, ...], number: int) -> None:
-    _number_by_key.pop(key, None)
-    _rule_by_number.pop(number, None)
+def _forget(key: tuple[Any, ...], name: str) -> None:
+    _name_by_key.pop(key, None)
+    _rule_by_name.pop(name, None)
 
 
-def _rule_of_number(number: int) -> Rule:
-    kind, *references = _rule_by_number.get(number, (None,))
+def _rule_of_name(name: str) -> Rule:
+    module, kind, text = name.split(" ", 2)
+    if module.startswith("phiball."):
+        return _rule_from_text(module, kind, text)
+    make, *references = _rule_by_name.get(name, (None,))
     parameters = [reference() for reference in references]
-    if kind is None or any(x is None for x in parameters):
+    if make is None or any(x is None for x in parameters):
         raise RuntimeError(
             "the divergence of a compiled graph no longer exists; keep a reference to it while the graph is "
-            "used"
+            "used, in the process that compiled it"
         )
-    rule: Rule = kind(*parameters)
+    rule: Rule = make(*parameters)
+    return rule
+
+
+@lru_cache
+def _rule_from_text(module: str, kind: str, text: str) -> Rule:
+    rule: Rule = getattr(import_module(module), kind).from_text(text)
     return rule
 
 
@@ -158,13 +184,14 @@ def _operator(outputs: int) -> Any:
     """The custom operator for rules with this number of outputs."""
     tensors = ", ".join(["Tensor"] * outputs)
 
-    def solve(losses: Any, setting: Any, p: Any, rule: int) -> Tensors:
+    def solve(losses: Any, setting: Any, p: Any, rule: str) -> Tensors:
+        _check_forward_mode()  # again, as the graph may have been traced before
         inputs = losses.detach(), setting.detach(), None if p is None else p.detach()
-        problem = _rule_of_number(rule)
+        problem = _rule_of_name(rule)
         problem.validate(*inputs)  # only now, since a traced tensor has no values
         return problem.solve(*inputs)
 
-    def fake(losses: Any, setting: Any, p: Any, rule: int) -> Tensors:
+    def fake(losses: Any, setting: Any, p: Any, rule: str) -> Tensors:
         shapes = [losses.shape[:-1]] * outputs
         shapes[2] = losses.shape
         return tuple(losses.new_empty(shape) for shape in shapes)
@@ -174,13 +201,13 @@ def _operator(outputs: int) -> Any:
         ctx.rule = inputs[3]
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return *_input_gradients(_rule_of_number(ctx.rule), ctx, cotangents), None
+        return *_input_gradients(_rule_of_name(ctx.rule), ctx, cotangents), None
 
     operator = torch.library.custom_op(
         f"phiball::implicit{outputs}",
         solve,
         mutates_args=(),
-        schema=f"(Tensor losses, Tensor setting, Tensor? p, int rule) -> ({tensors})",
+        schema=f"(Tensor losses, Tensor setting, Tensor? p, str rule) -> ({tensors})",
     )
     operator.register_fake(fake)
     operator.register_autograd(backward, setup_context=save)
@@ -214,7 +241,7 @@ def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: 
         p = p.to(losses.dtype).expand(losses.shape)
     solution: Tensors
     if recording:
-        solution = _OPERATORS[kind.outputs](losses, setting, p, _rule_number(kind, *parameters))
+        solution = _OPERATORS[kind.outputs](losses, setting, p, _rule_name(kind, *parameters))
     else:
         transformed = torch._C._are_functorch_transforms_active()
         if transformed and _jvp_levels() > 1:  # pytorch#197867: the second derivative would be zero

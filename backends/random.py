@@ -39,6 +39,7 @@ class Rng:
         else:
             raise ValueError(f"seed is {seed!r}; expected a whole number that is not negative")
         self._streams: dict[tuple[str, str], Any] = {}
+        self._saved: dict[tuple[str, str], Any] = {}  # states of streams that were not used yet
 
     def __repr__(self) -> str:
         """The seed, and for a generator made by `spawn` or `keyed` its spawn key."""
@@ -56,6 +57,8 @@ class Rng:
         stream = self._streams.get((kind, where))
         if stream is None:
             stream = self._streams[kind, where] = _make_stream(kind, where, self._seed)
+            if (kind, where) in self._saved:
+                stream.restore(self._saved.pop((kind, where)))
         return stream
 
     def uniform(self, shape: Shape, *, like: Array, low: float = 0.0, high: float = 1.0) -> Array:
@@ -133,19 +136,17 @@ class Rng:
             "entropy": seed.entropy,
             "spawn_key": tuple(seed.spawn_key),
             "children": seed.n_children_spawned,
-            "streams": {key: stream.state() for key, stream in self._streams.items()},
+            "streams": self._saved | {key: stream.state() for key, stream in self._streams.items()},
         }
 
     @staticmethod
     def restore(state: dict[str, Any]) -> Rng:
-        """Create a generator from a saved state."""
+        """Create a generator from a saved state, whose devices and libraries need not exist here."""
         seed = np.random.SeedSequence(
             state["entropy"], spawn_key=state["spawn_key"], n_children_spawned=state["children"]
         )
         restored = Rng(seed)
-        for (kind, where), saved in state["streams"].items():
-            stream = restored._streams[kind, where] = _make_stream(kind, where, seed)
-            stream.restore(saved)
+        restored._saved = dict(state["streams"])
         return restored
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -177,7 +177,8 @@ def backend(name: str) -> Iterator[Backend]:
     try:
         yield chosen
     finally:
-        _block_backend.reset(token)
+        with suppress(ValueError):  # web frameworks may leave in another context, which this does not affect
+            _block_backend.reset(token)
 
 
 def kernel(reference: Callable[P, R]) -> Callable[P, R]:
@@ -228,7 +229,7 @@ def kernel_memory(
     readable = all(is_torch(x) and _in_main_memory(x) for x in values)
     if not (convert and readable and active().kernels):
         return tuple(map(detach, arrays)), _identity
-    return tuple(cast(Any, x).detach().numpy() if is_torch(x) else x for x in arrays), _to_torch
+    return tuple(cast(Any, x).detach().resolve_neg().numpy() if is_torch(x) else x for x in arrays), _to_torch
 
 
 def _identity(results: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from multiprocessing import Lock
 from typing import Any, TypeVar
 
 from joblib import Parallel, delayed, parallel_config
@@ -45,14 +46,21 @@ def run_tasks(
     - `n_jobs`: the number of concurrent tasks, with joblib's meaning; None and 1 run in this process.
     - `n_threads`: the number of threads of each process on this machine.
 
-    Closing the generator stops the remaining tasks. Raises ChildProcessError if a worker dies, and ValueError
-    if a cluster worker has other versions of the software.
+    Closing the generator stops the remaining tasks. Raises ChildProcessError if a worker dies, ValueError if
+    a cluster worker has other versions of the software, and OSError if processes cannot share memory.
     """
     remote = on_cluster()
     record = provenance() if remote else {"backend": active().name}
     # New processes limit their threads with environment variables, which libraries read on import.
     local: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": n_threads}
     local |= {"initializer": _start_worker, "initargs": (n_threads,)}
+    try:
+        Lock()
+    except OSError as error:
+        if not remote and n_jobs not in (None, 1):
+            reason = "other processes need shared memory, and /dev/shm is full or read-only; use n_jobs=1"
+            raise OSError(f"{reason} ({error.strerror})") from None
+        local = {}
     with parallel_config(**({} if remote else local)):
         parallel = Parallel(
             n_jobs=n_jobs,

@@ -15,10 +15,10 @@ example `phiball.WorstCase` or `phiball.linear.LinearModel`. "Claim D12" in a do
 
 import ast
 from importlib import import_module
-from pathlib import Path
+from pkgutil import get_data
 
 # Names are imported on first use, so that `import phiball` is fast; type checkers read the same stub.
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_STUB = ast.parse(get_data(__name__, "__init__.pyi") or b"")
 _MODULES = {
     alias.name: str(node.module)
     for node in _STUB.body

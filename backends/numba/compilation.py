@@ -7,13 +7,15 @@ another file. The name of a cache file therefore contains a hash of all sources 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
+from numba.core.compiler_lock import global_compiler_lock
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,8 +51,9 @@ def subroutine(fastmath: Flags = False, inline: bool = False) -> Callable[[Calla
 @cache
 def _sources_hash() -> str:
     digest = sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    for source in sorted(files(__package__).iterdir(), key=lambda file: file.name):
+        if source.name.endswith(".py"):
+            digest.update(source.read_bytes())
     return digest.hexdigest()[:12]
 
 
@@ -59,3 +62,17 @@ def _warn_cache_disabled() -> None:
     logging.getLogger("phiball").warning(
         "no cache folder for compiled kernels is writable: every process compiles them; set NUMBA_CACHE_DIR"
     )
+
+
+def _wait_for_compilation() -> None:
+    """Wait until no other thread compiles: a forked child would wait forever for the lock of that thread."""
+    while True:
+        try:
+            return global_compiler_lock.acquire()
+        except KeyboardInterrupt:  # Python ignores errors here; the child must not go on without the lock
+            continue
+
+
+if hasattr(os, "register_at_fork"):
+    _release = global_compiler_lock.release
+    os.register_at_fork(before=_wait_for_compilation, after_in_parent=_release, after_in_child=_release)

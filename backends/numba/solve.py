@@ -99,7 +99,7 @@ def as_numpy_view(x: Array) -> Any:
     if isinstance(x, np.ndarray):
         return x
     if is_torch(x) and x.is_cpu:
-        return detach(x).numpy()
+        return detach(x).resolve_neg().numpy()
     return None
 
 

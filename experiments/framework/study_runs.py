@@ -125,10 +125,22 @@ class RunFolder:
         if resume and file.exists():
             _check_same_run(file, run)
         else:
-            for old in [*self.path.glob("rows/*.json"), *self.path.glob("tasks/*/*")]:
-                old.unlink()
+            self._delete_rows()
             write_text_atomic(file, json.dumps(run, indent=1) + "\n")
         (self.path / "rows").mkdir(exist_ok=True)
+
+    def _delete_rows(self) -> None:
+        """Delete the rows and the files of tasks, or raise ValueError; files behind links are not touched."""
+        for folder in [self.path / "rows", self.path / "tasks", *self.path.glob("tasks/*")]:
+            if folder.is_symlink():
+                raise ValueError(
+                    f"{folder} is a symbolic link; expected a folder of this run: remove the link"
+                )
+        for old in [*self.path.glob("rows/*.json"), *self.path.glob("tasks/*/*")]:
+            try:
+                old.unlink()
+            except OSError as error:
+                raise ValueError(f"{old} cannot be deleted ({error.strerror}); remove it first") from None
 
     def add_rows(self, other: Path) -> None:
         """Copy the rows of another folder; raise ValueError if it contains another run."""

@@ -225,13 +225,17 @@ def is_applicable(name: str, model: Model, x: Array, norm: str, threat: ThreatMo
     """Whether an attack can run on a model and its data.
 
     torchattacks supports torch classifiers of images in l2 and linf, clips every input to [0, 1], and has no
-    feature scales; the loss of apgd-dlr needs three classes.
+    feature scales; the loss of apgd-dlr needs three classes, and square in l2 needs images of five rows.
     """
     if name not in TORCHATTACKS:
         return name == "search" or model.differentiable
     images = model.module is not None and model.kind == CLASSIFIER and x.ndim == 4
     supported = norm in TORCHATTACKS_NORMS and threat.clip == (0.0, 1.0) and threat.feature_scale is None
-    return has_torchattacks() and images and supported and (name != "apgd-dlr" or model.n_classes(x) >= 3)
+    if not (has_torchattacks() and images and supported):
+        return False
+    if name == "square":
+        return norm != "l2" or x.shape[2] >= 5
+    return name != "apgd-dlr" or model.n_classes(x) >= 3
 
 
 def run_torchattacks(
@@ -260,7 +264,7 @@ def run_torchattacks(
             self.module, self.training = model.module, model.module.training
 
         def forward(self, x: Any) -> Any:
-            return self.module(x.to(next(self.module.parameters()).dtype))
+            return model.outputs(x.to(problem.x.dtype))
 
     with torch.random.fork_rng(devices=[]):  # torchattacks seeds the global generator
         found = kinds[name](SinglePrecision())(x, problem.y).to(x.dtype)

@@ -61,9 +61,9 @@ def robustness_report(
 
     Arguments:
     - `models`: a model, or a dict of models by name. A model is a torch module that returns logits (n,
-      classes) or predictions (n,), a fitted scikit-learn estimator, a function from arrays to logits or
-      predictions, or the path of a .pt2 or .onnx file. Functions and ONNX files have no gradients, and are
-      attacked only by noise and random search.
+      classes), one logit (n,) or (n, 1) for two classes, or predictions (n,), a fitted scikit-learn
+      estimator, a function from arrays to logits or predictions, or the path of a .pt2 or .onnx file.
+      Functions and ONNX files have no gradients, and are attacked only by noise and random search.
     - `data`: (x, y) or (x, y, groups), arrays or data frames; or a DataLoader or another iterable of such
       batches, which is read once. With groups, errors are also shown by group.
     - `norm`: "l1", "l2", "linf", or several of them. `radii`: at least one positive number.
@@ -219,7 +219,10 @@ def _encode(y: Any, classes: Any) -> Any:
                 f"y has labels like {y.flat[0]!r}, and no model has classes_; expected the indices of the "
                 "scores, 0, 1, ..., or scikit-learn estimators"
             )
-        return y if y.dtype.kind == "f" else y.astype(np.int64)
+        wrong = y[y != np.floor(y)] if y.dtype.kind == "f" else y[:0]
+        if wrong.size:
+            raise ValueError(f"y has the label {wrong[0]!s}; expected the indices of the scores, 0, 1, ...")
+        return y.astype(np.int64)
     unknown = sorted(set(y.tolist()) - set(classes.tolist()))
     if unknown:
         raise ValueError(f"y has the label {unknown[0]!r}; expected one of the models' {classes.tolist()}")
@@ -334,7 +337,7 @@ def _check_labels(model: Model, x: Any, y: Any) -> None:
     out = model.outputs(x[:1])
     if out.ndim != 2:
         return
-    wrong = y[(y < 0) | (y >= out.shape[1])] if y.dtype.kind in "iu" else y
+    wrong = y[(y < 0) | (y >= out.shape[1])]
     if wrong.size:
         raise ValueError(
             f"y has the label {wrong[0]!s}; expected whole numbers from 0 to {out.shape[1] - 1}, as model "

@@ -66,10 +66,20 @@ class Model:
     def _losses_and_errors(self, out: Array, y: Array) -> tuple[Array, Array]:
         xp = array_namespace(out)
         if self.kind == REGRESSOR:
+            if tuple(out.shape) not in ((y.shape[0],), (y.shape[0], 1)):
+                raise ValueError(
+                    f"model {self.name!r} returns shape {tuple(out.shape)} for {y.shape[0]} floating-point "
+                    "targets; expected one prediction each, or labels of an integer dtype for a classifier"
+                )
             out = xp.reshape(out, (out.shape[0],))
             loss = (out - xp.astype(y, out.dtype, copy=False)) ** 2
             return loss, xp.zeros_like(loss)
         if out.ndim == 1:  # predicted labels: the zero-one loss
+            if xp.isdtype(out.dtype, "real floating") and bool(xp.any(out != xp.round(out))):
+                raise ValueError(
+                    f"model {self.name!r} returns numbers (n,) that are not labels; expected labels, or "
+                    "logits (n, classes), or (n, 1) for two classes"
+                )
             wrong = xp.astype(out != xp.astype(y, out.dtype, copy=False), xp.float64)
             return wrong, wrong
         top = xp.max(out, axis=-1, keepdims=True)
@@ -100,21 +110,25 @@ def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
         return model
     loaded = load_model(Path(model)) if isinstance(model, (str, Path)) else model
     made = _as_model(name, loaded, kind, classes)
-    return replace(made, outputs=_named(name, made.outputs), source=model)
+    return replace(made, outputs=_named(name, kind, made.outputs), source=model)
 
 
 class ModelError(ValueError):
     """Raised when a model raises an exception, which is the cause."""
 
 
-def _named(name: str, outputs: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Wrap `outputs` so that exceptions name the model."""
+def _named(name: str, kind: str, outputs: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Wrap `outputs`: exceptions name the model, and one logit becomes the scores of two classes."""
 
     def call(x: Array) -> Array:
         try:
-            return outputs(x)
+            out = outputs(x)
         except Exception as error:
             raise ModelError(f"model {name!r} failed with {type(error).__name__}: {error}") from error
+        if kind == CLASSIFIER and out.ndim == 2 and out.shape[1] == 1:
+            xp = array_namespace(out)
+            out = xp.concat([xp.zeros_like(out), out], axis=1)
+        return out
 
     return call
 
@@ -206,7 +220,9 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
     def outputs(x: Any) -> Any:
         out = module(x.to(dtype) if half and x.is_floating_point() else x)
         out = out.to(single) if half and out.is_floating_point() else out
-        return out[:, 0] if out.ndim == 2 and out.shape[1] == 1 and kind == REGRESSOR else out
+        if kind == CLASSIFIER and out.ndim == 1 and out.is_floating_point():
+            out = out[:, None]  # logits: labels have no gradient
+        return out
 
     @contextmanager
     def evaluating() -> Iterator[None]:

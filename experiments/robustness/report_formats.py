@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def report_html(summary: dict[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": lambda share: f"{100 * share:.1f}", "short": lambda v: f"{v:.3g}"}
-    template = Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8")
+    template = files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
     charts = [markup(_svg(summary, norm)) for norm in summary["norms"]]
     labels = {"radii": _labels(summary["radii"]), "etas": _labels(summary["settings"]["etas"])}
     return str(environment.from_string(template).render(report=summary, charts=charts, **labels))

@@ -30,7 +30,13 @@ from phiball.backends import (
 from phiball.refimpl.inner.budget import solve_budget
 from phiball.refimpl.inner.budget_derivatives import SolvedBudget
 from phiball.refimpl.inner.derivatives import Solved
-from phiball.refimpl.inner.divergences import Divergence, as_divergence
+from phiball.refimpl.inner.divergences import (
+    DIVERGENCES,
+    Divergence,
+    as_divergence,
+    cressie_read,
+    indicator,
+)
 from phiball.refimpl.inner.solvers import Solution, solve, solve_by_length, solve_ragged
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
@@ -149,6 +155,18 @@ class _Problem:
     check_setting: ClassVar[Callable[..., bool]]
     check_range: ClassVar[Callable[..., None]]
     valid_setting: ClassVar[Callable[..., Array]]
+
+    @staticmethod
+    def to_text(divergence: Divergence, check: bool) -> str | None:
+        """The family and parameter of a divergence of the library, and `check`; None for others."""
+        return None if divergence.family is None else f"{divergence.family} {divergence.parameter} {check}"
+
+    @classmethod
+    def from_text(cls, text: str) -> _Problem:
+        """The problem with this `to_text`."""
+        family, parameter, check = text.split()
+        make = {"indicator": indicator, "cressie_read": cressie_read}.get(family)
+        return cls(DIVERGENCES[family] if make is None else make(float(parameter)), check == "True")
 
     def maximise(self, f: Array, setting: Array, p: Array | None) -> Solution:
         """Solve for valid arrays."""

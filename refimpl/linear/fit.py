@@ -10,6 +10,7 @@ from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.quasi_newton import minimize
 from phiball.refimpl.linear.risk import FIRST_NODES, LinearData, finer_objective
+from phiball.refimpl.linear.units import Units
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -26,7 +27,8 @@ class LinearModel:
     - `value`: the objective F at the solution.
     - `gap`: a bound on F minus its minimum, valid up to rounding and the `error` of the integrals (see
       refimpl/linear/certificate.py). It is infinite without a ridge.
-    - `gradient`: the largest entry of the gradient of F, or of the smoothed F for a loss with a kink.
+    - `gradient`: the largest entry of the gradient of F, or of the smoothed F for a loss with a kink, in
+      units in which features, predictions and losses have size 1.
     - `error`, `n_nodes`: as in `LinearRisk`.
     - `iterations`: the number of solver iterations. `converged`: whether `gradient` is at most `tol`.
     """
@@ -60,9 +62,10 @@ def fit_linear_model(
     Arguments:
     - `problem`: a `LinearProblem`.
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `tol`: the solver stops when the largest entry of the gradient is at most this.
+    - `tol`: the solver stops when the largest entry of the gradient is at most this, in the units of
+      `LinearModel.gradient`: the units of X and y do not matter.
     - `quadrature_tol`: the number of quadrature nodes is doubled until the value changes by at most this,
-      relative to 1 + abs(value).
+      relative to 1 + abs(value) in these units.
     - `n_points`: the number of Sobol points, for problems that need them.
     - `start`: the solution of a similar problem, from which to start.
     - `max_iter`: the total number of solver iterations.
@@ -97,10 +100,15 @@ def fit_linear_model(
             raise ValueError(
                 f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: rescale it"
             )
+    units, dtype = Units(problem, data), data.dtype
+    problem, data = units.problem, units.data
     size = data.outputs * (data.X.shape[1] + int(problem.intercept))
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
     if start is not None:
-        params = data.pack(start.coef, start.intercept, problem)
+        given = (
+            xp.asarray(x, dtype=xp.float64, device=device(data.X)) for x in (start.coef, start.intercept)
+        )
+        params = data.pack(*units.to_units(*given), problem)
     steps, n_nodes = 0, FIRST_NODES if start is None else start.n_nodes
     rounding = 0.0
     for rounding in _roundings(problem):
@@ -121,9 +129,10 @@ def fit_linear_model(
     at_rest = point if still is objective else still(params)
     # The gap is never 0, since the value and the bound are rounded.
     gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
-    coef, intercept = data.shape(params, problem)
+    found = (xp.astype(x, dtype, copy=False) for x in units.from_units(*data.shape(params, problem)))
     largest = float(xp.max(xp.abs(point.gradient)))
-    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met)
+    value, gap, error = (units.loss * x for x in (value, gap, error))
+    return LinearModel(*found, value, gap, largest, error, n_nodes, steps, met)
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:

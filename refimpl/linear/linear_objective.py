@@ -48,8 +48,9 @@ class Evaluation:
 class LinearObjective:
     """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on `n_nodes` nodes.
 
-    Where Sobol points are needed, `n_points` are drawn with `seed`. A positive `rounding` smooths kinks, of
-    the loss, the maximum (eta = 0) and the CVaR over examples, over that width; the result is a lower bound.
+    `ridge` (d,) has one entry for each coefficient. Where Sobol points are needed, `n_points` are drawn with
+    `seed`. A positive `rounding` smooths kinks, of the loss, the maximum (eta = 0) and the CVaR over
+    examples, over that width; the result is a lower bound.
     """
 
     max_nodes = 512
@@ -61,6 +62,7 @@ class LinearObjective:
         y: Array,
         w: Array,
         *,
+        ridge: Array,
         n_nodes: int,
         n_points: int,
         seed: int = 0,
@@ -68,7 +70,7 @@ class LinearObjective:
     ) -> None:
         assert isinstance(problem.loss, LinearLoss)
         xp = array_namespace(X)
-        self.problem, self.X, self.y, self.w, self.xp = problem, X, y, w, xp
+        self.problem, self.X, self.y, self.w, self.ridge, self.xp = problem, X, y, w, ridge, xp
         self.rounding = rounding
         rounded = rounding > 0 and problem.loss.smoothed is not None
         self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
@@ -165,7 +167,7 @@ class LinearObjective:
         if problem.reweighting is not None:
             total, w, motion = problem.reweighting.value(row["value"], self.w, rounding=self.rounding)
         push = w @ row["b"]
-        gradient = X.T @ (w * row["a"]) + problem.ridge * theta + (push if offsets is not None else push * v)
+        gradient = X.T @ (w * row["a"]) + self.ridge * theta + (push if offsets is not None else push * v)
         if problem.intercept:
             gradient = xp.concat([gradient, xp.reshape(xp.sum(w * row["a"]), (1,))])
         curvature = float(xp.sum(w * row["mm"]))
@@ -185,15 +187,15 @@ class LinearObjective:
                 rows = xp.concat([rows, row["a"][:, None]], axis=1) if problem.intercept else rows
                 pull = motion @ rows
                 H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
-            # Add the ridge, the damping and a small multiple of the largest entry, as H may be singular.
-            charged = xp.concat([xp.full_like(theta, problem.ridge), xp.zeros_like(params[d:])])
+            # Add the ridge, and a small multiple of the largest entry, as H may be singular.
+            charged = xp.concat([self.ridge, xp.zeros_like(params[d:])])
             largest = xp.max(xp.abs(H))
             diagonal = charged + (1e-15 * largest + damping * (largest + self.size) + 1e-14)
             return xp.linalg.solve(H + diagonal * xp.eye(H.shape[0], **made), g)
 
         value = float(total)
         if problem.ridge > 0:  # without a ridge the square may overflow
-            value += problem.ridge / 2 * float(theta @ theta)
+            value += float(self.ridge @ theta**2) / 2
         bend = curvature
         if motion is not None:
             a = row["a"]

@@ -34,6 +34,7 @@ class MultinomialObjective:
         y: Array,
         w: Array,
         *,
+        ridge: Array,
         n_nodes: int,
         n_points: int,
         seed: int = 0,
@@ -45,7 +46,7 @@ class MultinomialObjective:
                 "no closed form"
             )
         xp = array_namespace(X)
-        self.xp, self.problem, self.X, self.w, self.rounding = xp, problem, X, w, rounding
+        self.xp, self.problem, self.X, self.w, self.ridge, self.rounding = xp, problem, X, w, ridge, rounding
         self.classes = int(xp.max(y)) + 1
         numbers = xp.arange(self.classes, dtype=X.dtype, device=device(X))
         self.hot = xp.astype(y[:, None] == numbers, X.dtype)
@@ -68,7 +69,7 @@ class MultinomialObjective:
         eye = xp.eye(Z.shape[1], dtype=X.dtype, device=device(X))
         d = X.shape[1]
         pad = xp.zeros((d, Z.shape[1] - d), dtype=X.dtype, device=device(X))
-        extra = xp.concat([moment / 2 + problem.ridge * eye[:d, :d], pad], axis=1)
+        extra = xp.concat([moment / 2 + ridge * eye[:d, :d], pad], axis=1)
         extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
         H = H + extra
         self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
@@ -153,10 +154,10 @@ class MultinomialObjective:
         values = xp.concat(seen)
         total = xp.sum(w * values) if total is None else total
         if spread is not None:
-            G = G + spread.gradient(shift.T @ self.v) * self.radii + problem.ridge * W
+            G = G + spread.gradient(shift.T @ self.v) * self.radii + self.ridge * W
         else:
-            G = G + shift.T @ self.sobol + problem.ridge * W
+            G = G + shift.T @ self.sobol + self.ridge * W
         gradient = xp.reshape(G, (-1,))
         gradient = gradient if c is None else xp.concat([gradient, slope])
-        ridge = problem.ridge / 2 * float(xp.sum(W * W)) if problem.ridge > 0 else 0.0
+        ridge = float(xp.sum(self.ridge * W * W)) / 2 if problem.ridge > 0 else 0.0
         return Evaluation(float(total) + ridge, gradient, values, w, 0.1, self.inverse)

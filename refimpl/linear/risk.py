@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -67,6 +68,13 @@ class LinearData:
         self.n_points = valid_count("n_points", n_points, 2)
         self.make = MultinomialObjective if problem.loss == MULTINOMIAL else LinearObjective
         self.outputs = int(xp.max(self.y)) + 1 if problem.loss == MULTINOMIAL else 1
+        self.penalty = xp.ones((self.X.shape[1],), dtype=xp.float64, device=device(self.X))
+
+    def standardized(self, center: Array, scale: Array) -> LinearData:
+        """The data with features (X - center) / scale; the ridge applies to coefficients / scale."""
+        data = copy(self)
+        data.X, data.penalty, data.dtype = (self.X - center) / scale, 1 / scale**2, self.X.dtype
+        return data
 
     def _column(self, name: str, v: Array) -> Array:
         check_array(name, v)
@@ -86,7 +94,7 @@ class LinearData:
             "seed": seed,
             "rounding": rounding,
         }
-        return self.make(problem, self.X, self.y, self.w, **options)
+        return self.make(problem, self.X, self.y, self.w, ridge=problem.ridge * self.penalty, **options)
 
     def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
         """Split a parameter vector into coefficients and intercept, in the shapes of `LinearModel`."""
@@ -128,7 +136,7 @@ def linear_model_risk(
     - `coef`: (d,), or (C, d) for the multinomial loss; `intercept`: a number, or (C,).
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
     - `quadrature_tol`: the number of quadrature nodes is doubled until the value changes by at most this,
-      relative to 1 + abs(value).
+      relative to abs(value).
     - `n_points`: the number of Sobol points, for problems that need them.
 
     Returns a `LinearRisk` with `value`, `values` (n,), the gradients and an estimate of the `error`.
@@ -157,7 +165,7 @@ def linear_model_risk(
             if not objective.adaptive:
                 break
             objective, point = finer, new
-            if error <= quadrature_tol * (1 + abs(new.value)):
+            if error <= quadrature_tol * abs(new.value):
                 break
     if not (isfinite(point.value) and all_finite(point.gradient)):
         raise ValueError(f"the risk or its gradient overflows {X.dtype}: rescale coef or X")

@@ -42,7 +42,7 @@ def test_cache_is_invalidated_by_a_change_in_any_source(
     """Numba itself does not detect changes in functions of other files."""
     for name in ("compilation.py", "primitives.py"):
         (tmp_path / name).write_text("1\n")
-    monkeypatch.setattr(compilation, "__file__", str(tmp_path / "compilation.py"))
+    monkeypatch.setattr(compilation, "files", lambda package: tmp_path)
     compilation._sources_hash.cache_clear()
     before = compilation._sources_hash()
     (tmp_path / "primitives.py").write_text("2\n")

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from phiball.backends import Array, Rng, rng
+from phiball.refimpl import RobustLoss
 from tests.support.arrays import Arrays
 
 LEVEL = 1e-4  # significance level of each statistical test
@@ -198,3 +199,19 @@ def test_invalid_seeds_and_parameters_raise() -> None:
     for call, words in INVALID_CALLS:
         with pytest.raises(ValueError, match=words):
             call()
+
+
+def test_state_of_a_missing_device_is_kept() -> None:
+    """A checkpoint from a GPU loads without one, and continues on the GPU later."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    source = rng(1)
+    source.uniform((2,), like=torch.empty(0))
+    state = source.state()
+    state["streams"] |= {("torch", "cuda:7"): b"gpu", ("cupy", "<CUDA Device 0>"): 3}
+    restored = Rng.restore(state)
+    expected = source.uniform((2,), like=torch.empty(0))
+    assert torch.equal(restored.uniform((2,), like=torch.empty(0)), expected)
+    assert restored.state()["streams"] == {**state["streams"], **source.state()["streams"]}
+    loss = RobustLoss(0.5, rng=1)
+    loss.load_state_dict({**loss.state_dict(), "rng": state})
+    assert loss.state_dict()["rng"]["streams"] == state["streams"]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 for library in ("joblib", "matplotlib", "threadpoolctl", "rich"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
-from phiball.backends import backend, rng  # noqa: E402
+from phiball.backends import backend, rng, workers  # noqa: E402
 from phiball.experiments.cli.run import STUDIES, load_study  # noqa: E402
 from phiball.experiments.framework import study_runs  # noqa: E402
 from phiball.experiments.framework.compute import compute_row  # noqa: E402
@@ -147,6 +148,31 @@ def test_resumed_run_computes_only_missing_rows(tmp_path: Path) -> None:
     run_study(STUDY, Config(count=2), out, seed=3, resume=False)
     assert second.stat().st_mtime_ns != before
     assert table(out) == table(tmp_path / "whole")
+
+
+def test_rows_that_cannot_be_deleted_are_refused(tmp_path: Path) -> None:
+    """They would enter the table of the new run; files behind a link belong to another folder."""
+    out, away = tmp_path / "run", tmp_path / "away"
+    run_study(STUDY, Config(count=2), out, seed=3)
+    (out / "rows").rename(away)
+    (out / "rows").symlink_to(away)
+    with pytest.raises(ValueError, match="rows is a symbolic link; expected a folder of this run"):
+        run_study(STUDY, Config(count=2), out, seed=4, resume=False)
+    assert len(list(away.glob("*.json"))) == 2
+    (out / "rows").unlink()
+    (out / "rows" / "0000.json").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"0000\.json cannot be deleted"):
+        run_study(STUDY, Config(count=2), out, seed=4, resume=False)
+
+
+def test_processes_without_shared_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(workers, "Lock", full)
+    assert list(workers.run_tasks(abs, [(-1,)], n_jobs=1)) == [(0, 1)]
+    with pytest.raises(OSError, match="/dev/shm is full or read-only"):
+        list(workers.run_tasks(abs, [(-1,)], n_jobs=2))
 
 
 @pytest.mark.parametrize(

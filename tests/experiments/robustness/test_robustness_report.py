@@ -391,6 +391,33 @@ def test_progress_changes_no_result_and_only_progress_needs_rich() -> None:
     assert "error 0 -> 50 % at linf 0.5" in run.stdout
 
 
+def test_one_logit_is_a_classifier_of_two_classes() -> None:
+    """The same numbers as two scores, for every integer dtype of the labels, and for whole numbers."""
+    x, y = data()
+    two = linear(SLOPE)
+    one = torch.nn.Linear(4, 1).double()
+    with torch.no_grad():
+        one.weight[:], one.bias[:] = two.weight[1:] - two.weight[:1], two.bias[1:] - two.bias[:1]
+    flat = torch.nn.Sequential(one, torch.nn.Flatten(0))
+
+    def worst(model: Any, labels: Any, **options: Any) -> Any:
+        found = report_on(model, (torch.tensor(x), labels), norm="linf", **options).summary["models"]["model"]
+        return [level["measures"]["worst"]["error"] for level in found["norms"]["linf"]]
+
+    expected = worst(two, torch.tensor(y))
+    assert 0 < expected[0] < expected[-1] < 1
+    for model, dtype in ((one, torch.int64), (flat, torch.uint8), (flat, torch.int32), (two, torch.bool)):
+        assert worst(model, torch.tensor(y).to(dtype)) == pytest.approx(expected)
+    as_classes = {"kind": "classifier"}
+    assert worst(flat, torch.tensor(y).double(), **as_classes) == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"y has the label [01]\.5; expected the indices"):
+        worst(two, torch.tensor(y) + 0.5, **as_classes)
+    with pytest.raises(ValueError, match="integer dtype for a classifier"):
+        worst(two, torch.tensor(y).double())
+    with pytest.raises(ValueError, match="that are not labels; expected labels, or logits"):
+        worst(lambda x: np.asarray(x) @ SLOPE, torch.tensor(y))
+
+
 def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest.MonkeyPatch) -> None:
     images, table = torch.zeros(2, 1, 4, 4), torch.zeros(2, 4)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
@@ -403,6 +430,8 @@ def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest
         (False, ("apgd-dlr", model, images, "l2", box)),  # needs more than two classes
         (False, ("fab", model, images, "linf", free)),
         (False, ("square", model, table, "linf", box)),
+        (True, ("square", model, images, "linf", box)),
+        (False, ("square", model, images, "l2", box)),  # it divides by the number of rows over 5
         (False, ("fab", model, images, "l1", box)),
         (False, ("fab", function, images, "linf", box)),
     ):

@@ -1,10 +1,13 @@
 """Derivatives of `worst_case` with torch: autograd, torch.func and torch.compile."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
 from itertools import product
 from math import log
+from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -40,6 +43,22 @@ SMOOTH = [
     anonymous(ENTROPIC),
 ]
 KINKED = [indicator(0.37), ABSOLUTE, HINGE, ELASTIC, HALF]
+
+LOADING = """
+import sys
+import torch
+from phiball import worst_case
+import phiball.backends.implicit_differentiation
+
+f = torch.tensor([0.0, 1.0, 2.0])
+for divergence in ("kl", "chi2"):
+    torch.compile(lambda f: worst_case(f, 0.7, divergence).value, backend="eager")(f)
+for name in ("library", "own"):
+    try:
+        print(float(torch.export.load(f"{sys.argv[1]}/{name}.pt2").module()(f)))
+    except RuntimeError as error:
+        print(error)
+"""
 
 
 def tensor(values: Any, grad: bool = False) -> Any:
@@ -239,6 +258,48 @@ def test_unsupported_transformations_raise() -> None:
     compiled = torch.compile(lambda f, v: torch.func.jvp(value, (f,), (v,))[1], backend="eager")
     with pytest.raises(Exception, match="NotImplementedError: forward-mode derivatives"):
         compiled(f, v)
+    compiled = torch.compile(value, backend="eager")
+    compiled(f)  # the graph is traced before the dual level
+    forward_ad = torch.autograd.forward_ad
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode derivatives"):
+        compiled(forward_ad.make_dual(f, v))
+
+
+def test_divergences_made_in_a_compiled_function() -> None:
+    f = torch.tensor([0.0, 1.0, 2.0])
+    compiled = torch.compile(lambda f: worst_case(f, 0.7, cressie_read(3)).value, backend="eager")
+    assert float(compiled(f)) == float(worst_case(f, 0.7, cressie_read(3)).value)
+    d = ENTROPIC
+
+    def value(f: Any) -> Any:
+        own = Divergence("own", d.phi, d.conj, d.dconj, d.d2conj, d.slope0, 0.0, d.recession, 1.0)
+        return worst_case(f, 0.7, own).value
+
+    own = torch.compile(value, backend="eager")
+    with pytest.raises(Exception, match="ValueError: a divergence of your own is made in"):
+        own(f)
+
+
+def test_exported_programs_name_their_divergence(tmp_path: Path) -> None:
+    """Another process, which uses other divergences, solves the same problem."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, divergence: Divergence) -> None:
+            super().__init__()
+            self.divergence = divergence
+
+        def forward(self, f: Any) -> Any:
+            return worst_case(f, 0.7, self.divergence).value
+
+    f = torch.tensor([0.0, 1.0, 2.0])
+    for name, divergence in (("library", cressie_read(1.5)), ("own", anonymous(ENTROPIC))):
+        torch.export.save(torch.export.export(Model(divergence), (f,)), tmp_path / f"{name}.pt2")
+    run = subprocess.run(
+        [sys.executable, "-c", LOADING, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    value, error = run.stdout.splitlines()
+    assert float(value) == float(worst_case(f, 0.7, cressie_read(1.5)).value)
+    assert error.startswith("the divergence of a compiled graph no longer exists")
 
 
 def test_make_fx_records_the_solver() -> None:
@@ -247,3 +308,15 @@ def test_make_fx_records_the_solver() -> None:
     # Two problems with the same divergence.
     for solve in (lambda f: worst_case(f, 0.7).value, lambda f: worst_case(f, budget=0.1).value):
         assert float(make_fx(solve)(f)(2 * f)) == float(solve(2 * f))
+
+
+def test_tensors_with_a_lazy_sign() -> None:
+    """The imaginary part of a conjugate is a view whose values are negated on access."""
+    f, p, eta = (
+        torch.complex(torch.zeros_like(x), -x).conj().imag
+        for x in (tensor([[0.0, 1.0, 2.0]]), tensor([[0.2, 0.5, 0.3]]), tensor([0.7]))
+    )
+    assert f.is_neg()
+    expected = worst_case(f.resolve_neg(), eta.resolve_neg(), p=p.resolve_neg())
+    for losses in (f, f.detach().requires_grad_()):
+        assert torch.equal(worst_case(losses, eta, p=p).value, expected.value)

@@ -141,6 +141,63 @@ def test_sample_weights_repeat_or_remove_examples() -> None:
     np.testing.assert_allclose(weighted.coef, repeated.coef, atol=1e-8)
 
 
+UNITS = {
+    "squared": ("squared", 2),
+    "absolute": ("absolute", 1),
+    "quantile": (quantile_loss(0.8), 1),
+}
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.2, inf])
+@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("unit", [1e-9, 1e3, 1e9])
+def test_fits_do_not_depend_on_the_units_of_the_target(name: str, eta: float, unit: float) -> None:
+    """F is homogeneous: the same steps, and coefficients, value and gap that scale with y."""
+    loss, degree = UNITS[name]
+    X, y = data_of(LinearProblem("squared"))
+    reference = fit_linear_model(LinearProblem(loss, Ball(2, 0.3), eta, ridge=0.1), X, 1 + y)
+    size = unit**degree
+    problem = LinearProblem(loss, Ball(2, 0.3), size * eta if eta < inf else inf, ridge=0.1 * size / unit**2)
+    found = fit_linear_model(problem, X, unit * (1 + y))
+    assert found.converged
+    assert reference.iterations == found.iterations > 1
+    np.testing.assert_allclose(found.coef / unit, reference.coef, rtol=1e-9)
+    assert found.intercept / unit == pytest.approx(reference.intercept, rel=1e-9)
+    assert found.value / size == pytest.approx(reference.value, rel=1e-12)
+    assert 0 < found.gap < 1e-5 * found.value
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "hinge", "multinomial"])
+def test_fits_do_not_depend_on_the_units_of_the_features(loss: str) -> None:
+    X, y = data_of(LinearProblem(loss))
+    X, y = X[:, :3], np.round(y) if loss == "multinomial" else y
+    unit, zero = np.array([1e-9, 1e3, 1e9]), np.array([0.0, 5.0, -2.0])
+    fits = [
+        fit_linear_model(LinearProblem(loss, Ball(2, 0.3), 0.5, feature_scale=size), size * (X + shift), y)
+        for size, shift in ((np.ones(3), 0.0), (unit, zero))
+    ]
+    assert fits[0].converged
+    assert fits[0].iterations == fits[1].iterations > 1
+    np.testing.assert_allclose(fits[1].coef * unit, fits[0].coef, rtol=1e-7)
+    assert fits[1].value == pytest.approx(fits[0].value, rel=1e-12)
+
+
+def test_fits_of_labels_without_spread_or_with_outliers() -> None:
+    """The unit of the labels is their median distance from the median, where it is positive."""
+    X, y = data_of(LinearProblem("absolute"))
+    for constant in (0.0, 0.1):
+        found = fit_linear_model(
+            LinearProblem("squared", Ball(2, 0.1), ridge=0.1), X, np.full(len(y), constant)
+        )
+        assert found.converged
+        assert found.intercept == pytest.approx(constant, rel=1e-12)
+        np.testing.assert_allclose(found.coef, 0, atol=1e-15)
+    plain = fit_linear_model(LinearProblem("absolute"), X, y)
+    y = y + 1e6 * (np.arange(len(y)) == np.argmax(y - X @ plain.coef))
+    far = fit_linear_model(LinearProblem("absolute"), X, y)
+    np.testing.assert_allclose(far.coef, plain.coef, atol=1e-5)
+
+
 def test_coefficients_have_the_array_library_of_the_data(doubles: Arrays) -> None:
     X, y = data_of(CASES["logistic"])
     reference = fit_linear_model(CASES["logistic"], X, y)
