@@ -1,9 +1,12 @@
 """Numba kernels that turn random numbers into points of balls, in one pass.
 
 They take NumPy arrays and torch tensors in main memory. The points overwrite the random numbers. The
-reference functions in refimpl/distributions (uniform.py, tilting.py) explain the methods. In this file, `z`
-are the centres, `s` the tilts, `log_mean` is log E exp(s.b), and `log_w` the logarithm of the uniform density
-nu relative to the tilted density q at each point.
+reference functions in refimpl/distributions (uniform.py, tilting.py) explain the methods. In this file:
+
+- `z` are the centres, and `s` the tilts. Tilted points are z + b, with a density proportional to exp(s.b).
+- `log_mean` is log E exp(s.b), for b uniform on the ball around 0.
+- `log_w` is log(nu/q) at each point, where nu is the uniform density and q the tilted one.
+- `below` is 1 - x, where x is the component of b along s, in units of the radius (norm 2 only).
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ def tilted_points_2(
 
 
 def first_accepted(t: Array, d: int, u: Array) -> Any:
-    """One minus the component of tilted points along the tilt, for norm 2: the first accepted candidates."""
+    """The first accepted candidate for `below`, for each t = radius |s|, and whether there is one."""
     tilt = as_numpy_view(t)
     if tilt is None:
         return NotImplemented

@@ -59,7 +59,8 @@ def train_layers(
 def small_classifier(seed: int = 0, *, epochs: int = 10) -> Classifier:
     """Return a network with one hidden layer, trained plainly on scikit-learn's digits or on MNIST.
 
-    MNIST is used if PHIBALL_DATA names a folder that contains `mnist/`. Images are flat: (N, d).
+    MNIST is used if PHIBALL_DATA is set; it must name a folder that contains `mnist/`.
+    Images are flat: (N, d).
     """
     data = images.load("mnist" if os.environ.get(images.VARIABLE) else "digits")
     x, y = data.tensors("train", 0, MAX_TRAIN_IMAGES)

@@ -20,7 +20,8 @@ class RowGroup(NamedTuple):
 
     - `rows` (k,): the indices of the rows, or None for all rows.
     - `columns` (1 or k, m): the indices of the free coordinates, or None if all are free.
-    - `positions` (1 or k, d): the position of each coordinate in `columns`; m if it is fixed.
+    - `positions` (1 or k, d): the position of each coordinate in `columns`, or the number of columns if it is
+      fixed. Not used if `columns` is None.
     - `scales` (1 or k, m): the scales of the free coordinates.
     """
 
@@ -112,7 +113,7 @@ class FeatureScale:
         if per_point or not broadcasts(tuple(self.values.shape), whole):
             raise ValueError(
                 f"feature_scale has shape {tuple(self.values.shape)}; expected one that broadcasts to "
-                f"{tuple(shape[cut:])}, a point, or to {tuple(shape)}, all points"
+                f"the shape of a point, {tuple(shape[cut:])}, or of all points, {tuple(shape)}"
             )
         xp = array_namespace(self.values)
         # `+ 0.0` copies, because torch warns about read-only memory.
@@ -126,7 +127,10 @@ class FeatureScale:
         return _to_library(array_namespace(scales).reshape(scales, tuple(shape)), x, x.dtype)
 
     def divide(self, v: Array, event_ndim: int) -> tuple[Array, Array]:
-        """v/sigma, set to 0 at fixed coordinates, and whether each v (batch) is nonzero at one of those."""
+        """Return v/sigma, with 0 at fixed coordinates, and a mask (batch).
+
+        The mask is True for the points of v that are nonzero at a fixed coordinate.
+        """
         xp = array_namespace(v)
         scales = self.like(v, event_ndim)
         free = scales > 0
@@ -142,8 +146,11 @@ class FeatureScale:
     def spread(self, x: Array, event_ndim: int, draw: Callable[..., Any], *along: Array) -> tuple[Array, ...]:
         """Draw perturbations of the scaled ball with `draw`, a sampler of the plain ball.
 
-        draw(centres, *scaled) takes zeros (k, m) and, for each array of `along` (of the shape of x), sigma
-        times its free coordinates (k, m). It returns perturbations (k, n, m), and optional arrays (k, n).
+        `spread` calls draw(centres, *scaled) for each group of k data points with m free coordinates. The
+        centres are zeros (k, m). `scaled` has one array (k, m) for each array a of `along`, which has the
+        shape of x: the free coordinates of sigma a. `draw` returns perturbations (k, n, m), and optional
+        arrays (k, n).
+
         Returns perturbations of shape batch + (n, d), and the optional arrays with shape batch + (n,).
         """
         xp = array_namespace(x)

@@ -36,7 +36,7 @@ class Geometry:
         return self.radius * (1.0 if self.feature_scale is None else self.feature_scale.largest)
 
     def dimension(self, shape: tuple[int, ...], *, event_ndim: int) -> int:
-        """The number of free coordinates of a point, for an array of this shape; raise if points differ."""
+        """The number of free coordinates of each point in an array of this shape; raise if it varies."""
         if self.feature_scale is None:
             return prod(shape[len(shape) - event_ndim :])
         counts = {int(m) for m in self.feature_scale.moving(tuple(shape), event_ndim)}
@@ -193,12 +193,13 @@ class Geometry:
         return self._scaled(xp.reshape(self.radius * b, g.shape), event_ndim)
 
     def variance(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The variance of g.b for b uniform on the ball around 0: radius^2 E[b_1^2] |feature_scale g|_2^2.
+        """The variance of g.b for b uniform on the ball around 0: v radius^2 |feature_scale g|_2^2.
 
         Arguments:
         - `g`, batch + event. Returns shape batch.
 
-        E[b_1^2] in the unit ball is 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2, 1/3 for norm inf.
+        v is the variance of one coordinate in the unit ball: 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2,
+        1/3 for norm inf.
 
         >>> import numpy as np
         >>> from phiball import Ball

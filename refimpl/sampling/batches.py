@@ -80,10 +80,13 @@ def blocks(
     """Yield the data points in blocks: one block for an array, blocks of equal size for a stream.
 
     `n` is the number of points drawn per data point. `evaluate` says that the loss is also evaluated at the
-    data points. Blocks of a stream hold about `chunk` data points, and end where a tile of TILE draws ends;
-    if `evaluate`, also where a chunk ends. So the draws and the calls of the loss are the same as for one
-    array, for any batch size. Batches must be pairs (x, y) if the loss is a `pointwise_loss` without labels,
-    and arrays otherwise.
+    data points. Batches must be pairs (x, y) if the loss is a `pointwise_loss` without labels, and arrays
+    otherwise.
+
+    The draws and the calls of the loss are the same as for one array, for any batch size, because a block of
+    a stream consists of whole tiles. A tile is TILE // n data points (at least one), whose points are drawn
+    at once. A block has about `chunk` data points, but if `evaluate`, it consists of whole chunks as well:
+    its size is the least common multiple of a tile and `chunk`.
     """
     if not is_stream(x):
         x = valid_data(x)
@@ -103,7 +106,7 @@ def blocks(
         ):
             raise ValueError(
                 "feature_scale differs between data points, which batches do not support: use one for all "
-                "data points, or measure each batch with its own ball, and merge"
+                "data points, or compute the risk of each batch with its own ball, and merge the risks"
             )
         if pending and part.x.shape[1:] != pending[0].x.shape[1:]:
             raise ValueError(

@@ -15,7 +15,12 @@ from phiball.refimpl.sklearn.base import RobustLinearModel
 
 @dataclass(frozen=True)
 class RegressionLoss:
-    """A loss of predictions: `loss` of the linear predictor (the prediction, or its log for Poisson)."""
+    """A loss of predictions.
+
+    Arguments:
+    - `loss`: the loss as a function of the linear predictor, which is the logarithm of the prediction for the
+      Poisson loss, and the prediction itself for all others.
+    """
 
     loss: LinearLoss
 

@@ -27,7 +27,9 @@ Bound: TypeAlias = Callable[[DiscreteDistribution, int], float]
 """A bound for a distribution and a level."""
 
 LEVELS = range(9)
-ENUMERATED = range(7)  # E|G^l|^2 is enumerated up to level 6; higher levels have too many pairs of halves
+# E|G^l|^2 is enumerated up to level 6. A draw of level l > 0 is a pair of draws of 2^(l-1) points; at higher
+# levels there are too many pairs.
+ENUMERATED = range(7)
 
 # --- Ordered draws --------------------------------------------------------------------------------
 
@@ -72,7 +74,7 @@ def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telesc
 
 
 def gradient_moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
-    """E V and E|V|^2 for V = sum_i w_i g_i, where each row of `picks` has its probability under p."""
+    """E V and E|V|^2 for V = sum_i w_i g_i, over the draws `picks` of points with probabilities p."""
     chance = row_solver.chances(p, picks)
     V = (weights[:, :, None] * np.asarray(g, dtype=float)[picks]).sum(axis=1)
     return chance @ V, float(chance @ (V * V).sum(axis=-1))
@@ -104,7 +106,7 @@ def largest_chi_square(
 
 @cache
 def _unordered_draws(atoms: int, n: int) -> tuple[Any, Any, Any]:
-    """All unordered draws of n points, as rows (R, n): the rows, their counts of each atom, and orderings."""
+    """All R unordered draws of n points (R, n), how often each has each atom, and its number of orderings."""
     rows = np.array(list(combinations_with_replacement(range(atoms), n)))
     counts = np.stack([(rows == k).sum(axis=1) for k in range(atoms)], axis=1)
     orders = np.array([float(factorial(n) // prod(map(factorial, c))) for c in counts.tolist()])
@@ -164,7 +166,8 @@ def second_moment_of(distribution: DiscreteDistribution, top: int, weights: Weig
 class ListedDistribution:
     """A distribution on 0, ..., k - 1 whose "samples" for a data point (c, i) are the base-k digits of c.
 
-    c is the code of the data point, and i its index. Consecutive rows of one data point take the next digits.
+    c is the code of the data point, and i its index. If consecutive rows of x are the same data point, the
+    first row takes the first n digits, the second row the next n, and so on.
     """
 
     k: int
@@ -184,7 +187,8 @@ class ListedDistribution:
 class EvenNumbers(Rng):
     """Deterministic "uniform" numbers: row r gets the midpoint of cell r mod `cells` of [0, 1].
 
-    Permutations preserve the cells, so that every draw occurs once in each cell.
+    The cells are `cells` intervals of equal length. `permutation` gives row r the same cell, so RT-MLMC with
+    stratified levels uses the same cells as with random levels.
     """
 
     def __init__(self, cells: int) -> None:
@@ -205,9 +209,10 @@ class EvenNumbers(Rng):
 
 
 def batch_of_all_draws(k: int, level: int) -> tuple[Any, EvenNumbers]:
-    """Data points (N, 2) for all draws of 2^level from k points at all levels, and their generator.
+    """Data points (N, 2) that list each draw of 2^level from k points once per cell, and the generator.
 
-    P(l) = 2^-l/(2 - 2^-L) is a multiple of the length 1/(2^(L+1) - 1) of a cell.
+    A cell has the length 1/(2^(L+1) - 1), and level l has the probability P(l) = 2^-l/(2 - 2^-L) of 2^(L-l)
+    cells. So the mean over the batch is the exact expectation over draws and levels.
     """
     cells = 2 ** (level + 1) - 1
     codes = np.repeat(np.arange(k ** (2**level)), cells)

@@ -17,7 +17,7 @@ from phiball.verification.oracles import definitions
 
 
 class Answer(NamedTuple):
-    """The optimal value and an optimal gamma; `unique` says whether gamma is unique."""
+    """The optimal value and an optimal gamma; if `unique` is False, there may be other optimal gamma."""
 
     value: Any
     weights: list[Any]
@@ -64,7 +64,10 @@ def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], family: 
 
 
 def _quadratic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
-    """Add losses in descending order until the mu with sum p (f - mu) = eta exceeds the next loss."""
+    """Add losses in descending order until mu is at least the next loss.
+
+    mu solves sum p (f - mu) = eta over the losses added so far.
+    """
     order = sorted((i for i in range(len(f)) if p[i]), key=lambda i: -f[i])
     mass = moment = Fraction(0)
     mu = Fraction(0)
@@ -126,10 +129,11 @@ def _entropic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
 
 
 def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> Answer:
-    """Solve for log y by the Illinois method, where the ratio at the largest loss is y^(1/(k-1))."""
+    """Find y by the Illinois method on log y; the ratio gamma/p is y^(1/(k-1)) at the largest loss."""
     top = max(v for v, q in zip(f, p, strict=True) if q)
     charged = [i for i in range(len(f)) if p[i]]
-    # Ratios are y^(1/(k-1)), so y needs abs(k - 1) times as many digits to resolve them all.
+    # The ratios are (y + (k - 1) u)^(1/(k-1)), with u = (f - top)/eta. To resolve ratios from 1e-20 to
+    # 1/smallest, y needs abs(k - 1) times as many digits as these.
     smallest = float(min(p[i] for i in charged))
     extra = int(abs(float(k) - 1) * (20 + abs(mp.log10(smallest)))) + 20
     with mp.workdps(definitions.DIGITS + extra):

@@ -9,9 +9,11 @@ import numpy as np
 
 
 def policy_value(P: Any, r: Any, discount: float, near: Any, policy: Any, kernel: Any, price: Any) -> Any:
-    """Q of an agent that follows `policy`, when kernel[s', a] moves s' to near[s'] at the cost price[s', a].
+    """Q of an agent that follows `policy`, when an adversary replaces each next state s' by a state near it.
 
-    Solves Q(s, a) = r(s, a) + discount sum P(s'|s, a) (sum kernel Q(., a') + price) with a' = policy(s').
+    kernel[s', a] has the probabilities of the states near[s']; the adversary pays price[s', a] to the agent.
+    Solves Q(s, a) = r(s, a) + discount E[price[s', a'] + sum_j kernel[s', a', j] Q(near[s'][j], a')], where
+    s' has the distribution P(.|s, a), and a' = policy(s').
     """
     S, A = r.shape
     matrix, cost = np.zeros((S * A, S * A)), np.zeros(S * A)

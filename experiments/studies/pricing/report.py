@@ -26,7 +26,7 @@ INTERVAL = 1.96  # standard errors: 95 %
 
 
 def scenarios(table: Table) -> list[Row]:
-    """The rows that compare all methods, one per M and m."""
+    """The rows that compare all methods, one per number M of covariates and number m of draws at each."""
     return [row for row in table.rows if row["part"] == "methods"]
 
 
@@ -59,7 +59,7 @@ CLEAR = 2.0  # a difference of more than this many standard errors is clear
 
 
 def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
-    """The mean difference of J between two rules over trials, and its standard error."""
+    """The mean over trials of J of the first rule minus J of the second, and its standard error."""
     d = np.asarray(row[f"{first}_trials"]) - np.asarray(row[f"{second}_trials"])
     return float(d.mean()), float(d.std(ddof=1)) / sqrt(len(d))
 
@@ -70,7 +70,7 @@ def _improvements(row: Row, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """The improvements in all scenarios, and of SG by level."""
+    """Two tables of improvements: of all methods in every scenario, and of SG at several levels."""
     rows = [
         (
             *_improvements(row, LABELS),
@@ -81,7 +81,7 @@ def tables(table: Table) -> list[ReportTable]:
     ]
     first = ReportTable(
         "Improvement J over ERM, in percent",
-        ("M", "m", *LABELS.values(), "theta = 0", "worst cost: FGM", "IFGM"),
+        ("M", "m", *LABELS.values(), "theta = 0", "worst cost of FGM", "worst cost of IFGM"),
         rows,
         f"Means ± standard errors over {table.config.trials} trials. theta = 0: all prices are zero. "
         "The worst cost is found by a PGM attack on the training data.",
@@ -92,7 +92,7 @@ def tables(table: Table) -> list[ReportTable]:
         "Improvement of SG, by its level L",
         ("M", "m", *(f"L = {L}" for L in levels)),
         [_improvements(row, [f"L{L}" for L in levels]) for row in table.rows if row["part"] == "levels"],
-        "2^L points per ball; L = 0 trains on noisy points, independently of the loss.",
+        "2^L points per ball. With L = 0 this is training with noise: the point does not depend on the loss.",
         left=2,
     )
     return [first, second]
@@ -110,4 +110,4 @@ def findings(table: Table) -> list[str]:
                 f"{LABELS[first]} is above {LABELS[second]} in {wins} of {len(rows)} scenarios, in "
                 f"{significant} by more than {CLEAR:g} standard errors"
             )
-    return [f'The regularised model "outperforms the un-regularized one": {"; ".join(parts)}.']
+    return [f'Paper: the regularised model "outperforms the un-regularized one". Here {"; ".join(parts)}.']

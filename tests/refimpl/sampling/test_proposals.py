@@ -82,7 +82,7 @@ def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -
             rng=rng(8),
         )
         assert abs(float(value) - want) <= 100 * doubles.eps * max(want, 1e-30)
-    # The gradient of this curved loss is 0, so that the points are uniform and eta is the objective's.
+    # At z = 0 the gradient of |x|^2 is 0, so that the points are uniform and eta is the objective's.
     z = doubles.asarray(np.zeros((2, 3)))
     signed = objective(lambda x, i: 2 * x).points(lambda x, i: xp.sum(x * x, axis=-1), z, rng=rng(9))
     f = doubles.numpy(signed.losses).reshape(2, 4)
@@ -119,7 +119,10 @@ def test_kappa_counts_only_coordinates_with_positive_feature_scale(norm: float) 
 def test_signed_points_have_exact_weights(
     distribution: Any, how: Tilted, d: Divergence, estimator: Any
 ) -> None:
-    """The weights solve the inner problem with p proportional to nu/q, on all points and on each half."""
+    """The weights solve the inner problem with p proportional to nu/q.
+
+    For RT-MLMC, half the solution on each half of the points is subtracted from the solution on all points.
+    """
     n = 30
     x = np.random.default_rng(4).normal(size=(n, 2))
     tilted = replace(how, gradient=partial(in_x, THETA))
@@ -253,7 +256,7 @@ def test_invalid_proposals_and_gradients_raise() -> None:
 
 
 def draw_around_zero(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
-    """Signed points for the loss |x|^2 at n data points 0, and the points where the tilt starts."""
+    """Signed points for the loss |x|^2 at n data points, all 0, and the points of the first gradients."""
     slope = RecordedGradient(lambda x, i: 2 * x)
     given = RegularizedLoss(distribution, ETA, ENTROPIC, SG(level), replace(how, gradient=slope))
     signed = given.points(lambda x, i: (x * x).sum(-1), np.zeros((n, 2)), rng=rng(1))
@@ -277,7 +280,7 @@ def test_random_start_with_kappa_has_a_random_eta() -> None:
     signed, starts = draw_around_zero(distribution, Tilted(kappa=kappa, start="uniform"), 6, 0)
     eta = 0.5 * np.abs(2 * starts).sum(-1) / (kappa * 2)  # rho |g|_1 / (kappa d) of each start
     assert np.ptp(eta) > 0.05
-    exact_values = signed.losses + eta * signed.log_weights  # estimated from one point each
+    exact_values = signed.losses + eta * signed.log_weights  # of one point per data point (level 0)
     assert float(signed.value) == pytest.approx(exact_values.mean())
     moments = [float(linear_value(distribution, a, 1.0)) for a in 2 * starts / eta[:, None]]
     exponent = (2 * starts / eta[:, None] * signed.points).sum(-1)

@@ -40,12 +40,15 @@ def plain(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -
 
 
 def in_chunks(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """Chunks are smaller than one data point's samples, and their number differs between ranks."""
+    """A backward pass per chunk of 3 points, so that the points of one data point are in several chunks.
+
+    With random levels, the number of chunks differs between ranks.
+    """
     objective.backward(model, x, y, rng=source, chunk=3)
 
 
 def accumulated(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """The gradients of two halves of a batch are averaged together after the second."""
+    """The gradients of two halves of a batch are added, and the ranks average them after the second half."""
     half = len(x) // 2
     with model.no_sync():
         objective.backward(loss_of(model, y[:half]), x[:half], rng=source, chunk=16, grad_scale=0.5)

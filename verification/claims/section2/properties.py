@@ -366,7 +366,7 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
 def equal_weights_and_an_atom(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Absolute value and hinge: equal weights below the maximum, and an atom with the other mass on it."""
+    """Absolute value and hinge: the density is 0 or 1 below the maximum, which has all other mass."""
     c = (2 if d is ABSOLUTE else 1) * problem.eta
     top = max(problem.charged)
     rows = list(

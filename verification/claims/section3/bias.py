@@ -112,17 +112,17 @@ def _within_section_3() -> Iterator[Evidence]:
     for losses in ([0.0] * 63 + [1e6], [0.0] * 3 + [1e6], [0.0] * 8 + [1e6] * 8):
         ratios = len(losses) * np.array(to_floats(worst_case(array(losses), 1.0, phi).weights))
         found.append(float(np.mean((ratios - 1) ** 2)))
-    note = f"Assumption 3 (I): chi-square <= C = {LARGEST_RATIO - 1:g} for m = 4, 16 and 64"
+    note = f"Assumption 3 (I) (chi-square <= C = {LARGEST_RATIO - 1:g} for m = 4, 16 and 64)"
     yield Evidence.at_most(max(found), LARGEST_RATIO - 1, 1e-6, note)
     # f = |theta| cos(pi x - omega) has at most one turning point, so its inverse cdf has slope <= pi |theta|.
     slopes = []
     for theta in ((1.0, 0.0), (0.6, -0.8), (0.0, 2.0)):
         f = np.sort(_arc() @ np.array(theta))
         slopes.append(float(np.diff(f).max()) * ARC / float(np.linalg.norm(theta)))
-    note = "Assumption 3 (II): inverse cdf pi |theta|-Lipschitz for theta = (1, 0), (0.6, -0.8) and (0, 2)"
+    note = "Assumption 3 (II) (inverse cdf pi |theta|-Lipschitz for theta = (1, 0), (0.6, -0.8) and (0, 2))"
     yield Evidence.at_most(max(slopes), np.pi, 1e-9, note)
     lengths = np.linalg.norm(_arc(), axis=1)
-    yield from each(("f linear in theta, hence convex, and 1-Lipschitz", bool(np.all(lengths <= 1 + 1e-15))))
+    yield from each(("f linear (hence convex) in theta and 1-Lipschitz", bool(np.all(lengths <= 1 + 1e-15))))
 
 
 @expectation_is_a_subgradient.counterexample(margin=0.1, meets=_within_section_3)

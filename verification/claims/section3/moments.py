@@ -424,8 +424,8 @@ def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     assumptions="phi quadratic or entropic",
     quote=r"Assumption~\ref{Assumption:idf:chi2}\ref{Assumption:chi2} holds by selecting proper divergence "
     r"function $\phi$, such as quadratic or entropy function",
-    correction="true for losses in [0, B], with a C that depends on B/eta. For these phi, Theorem 2 needs "
-    "bounded losses",
+    correction="for the quadratic and the entropic phi, true for losses in [0, B], with a C that depends on "
+    "B/eta. With these phi, Theorem 2 needs bounded losses",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
