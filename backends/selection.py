@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from phiball.backends.arrays import Array, detach, is_abstract, is_jax, is_torch
+from phiball.backends.arrays import JAX, Array, detach, is_abstract, is_jax, is_torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,9 +43,10 @@ class Backend:
     def namespace(self) -> Any:
         """The Array API namespace in which this backend creates arrays."""
         try:
-            return import_module(self.module)
+            module = import_module(self.module)
         except ImportError as error:
             raise self.missing() from error
+        return JAX if self.name == "jax" else module
 
     def missing(self) -> ImportError:
         """The error for a library that is not installed."""

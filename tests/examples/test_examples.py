@@ -18,7 +18,12 @@ pytest.importorskip("sklearn", reason="scikit-learn: not installed")
 
 FOLDER = ROOT / "examples"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.py"))
-NEEDS = {"lightning_module": ["lightning", "jinja2"], "hugging_face_trainer": ["transformers", "accelerate"]}
+NEEDS = {
+    "lightning_module": ["lightning", "jinja2"],
+    "hugging_face_trainer": ["transformers", "accelerate"],
+    "jax_optax": ["jax", "optax"],
+    "jax_equinox": ["jax", "optax", "equinox"],
+}
 LIMIT = 600  # seconds; all examples take about half a minute on a free core
 ERRORS = re.compile(
     r"^(\w+) +(?:squared )?error +([\d.]+)(?: ± [\d.]+)?(?: %)?, under attack +([\d.]+)", re.MULTILINE

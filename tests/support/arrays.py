@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ DEVICES = ("cupy", "torch:cuda")
 BOTH = ("float64", "float32")
 DTYPES: dict[str, dict[str, tuple[str, ...]]] = {
     # Kernels are compiled for each precision; torch tests the reference in single precision.
-    "arrays": {"numba": BOTH, "torch": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
+    "arrays": {"numba": BOTH, "torch": ("float32",), "jax": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
     "doubles": {},
 }
 """For each fixture, the dtypes by place; float64 by default."""
@@ -80,10 +81,22 @@ def missing(place: str) -> str | None:
     return None
 
 
+@contextmanager
+def _x64() -> Iterator[None]:
+    """JAX in double precision, for the process: threads of callbacks do not see jax.enable_x64."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
 def _activated(case: str) -> Iterator[Arrays]:
     place, _, dtype = case.partition("-")
     name, _, where = place.partition(":")
-    with backend(name) as chosen:
+    with backend(name) as chosen, _x64() if case == "jax-float64" else nullcontext():
         xp = chosen.namespace
         kind = getattr(xp, dtype)
         # array-api-strict uses a second device, so that arrays created on the default one raise.
