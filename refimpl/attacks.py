@@ -2,7 +2,7 @@
 
 All attacks take data points x (N,) + event, and return points of the same shape, each in the ball around its
 data point. The loss is a function loss(x, i), such as `pointwise_loss(model, y)`. Its gradient in x is
-computed with torch; for other libraries pass gradient=, a function gradient(x, i) that returns gradients like
+computed with torch or JAX; for other libraries pass gradient=, a function gradient(x, i) that returns gradients like
 x.
 
 A step moves each point by a vector of length `step` (in the norm of the ball) that maximizes the linearized

@@ -176,7 +176,7 @@ class _BudgetTerms(SolutionTerms):
 
 
 def _check_defined(*derivatives: Array | None) -> None:
-    """Raise if a derivative is NaN; arrays traced by torch, which have no values, are not checked."""
+    """Raise if a derivative is NaN; arrays traced by torch or JAX have no values and are not checked."""
     for x in derivatives:
         if x is not None and not is_traced(x) and array_namespace(x).any(array_namespace(x).isnan(x)):
             raise ValueError(

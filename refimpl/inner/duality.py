@@ -206,6 +206,6 @@ def _problem(losses: Array, eta: float | Array, p: Array | None) -> tuple[Array,
 def _check_no_derivatives(name: str, *arrays: float | Array | None) -> None:
     if tracks_derivatives(*arrays):
         raise ValueError(
-            f"an argument of {name} requires a gradient or is traced by torch, but {name} is not "
+            f"an argument of {name} requires a gradient or is traced, but {name} is not "
             "differentiable: detach() the arguments, or use worst_case"
         )

@@ -92,7 +92,8 @@ class Tilted:
     - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`; other
       divergences raise an error. True normalizes the importance weights of each data point's points, which
       works for every divergence but is biased.
-    - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x; None uses torch.
+    - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x; None uses
+      torch or JAX.
 
     refimpl/TRAINING.md compares costs and benefits. In training, the points and their weights w are
     constants: the gradient is sum_i w_i grad f(z'_i).

@@ -20,7 +20,7 @@ DEVICES = ("cupy", "torch:cuda")
 BOTH = ("float64", "float32")
 DTYPES: dict[str, dict[str, tuple[str, ...]]] = {
     # Kernels are compiled for each precision; torch tests the reference in single precision.
-    "arrays": {"numba": BOTH, "torch": ("float32",), "jax": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
+    "arrays": {"numba": BOTH, "torch": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
     "doubles": {},
 }
 """For each fixture, the dtypes by place; float64 by default."""
