@@ -219,8 +219,7 @@ def backward(scalar: Array) -> None:
     """
     if not is_torch(scalar):
         raise TypeError(
-            f"the losses are a {library(scalar)} array, which has no backward(); expected torch "
-            "tensors"
+            f"the losses are a {library(scalar)} array, which has no backward(); expected torch tensors"
         )
     if not scalar.requires_grad:
         raise ValueError(

@@ -2,8 +2,8 @@
 
 All attacks take data points x (N,) + event, and return points of the same shape, each in the ball around its
 data point. The loss is a function loss(x, i), such as `pointwise_loss(model, y)`. Its gradient in x is
-computed with torch or JAX; for other libraries pass gradient=, a function gradient(x, i) that returns gradients like
-x.
+computed with torch or JAX; for other libraries pass gradient=, a function gradient(x, i) that returns
+gradients of the shape of x.
 
 A step moves each point by a vector of length `step` (in the norm of the ball) that maximizes the linearized
 loss: along sign(g) in linf, g in l2, one coordinate in l1. The paper's "stepsize 0.1" for a ball of radius
