@@ -12,11 +12,12 @@ from rich.console import Console
 
 from phiball.backends import active, threads
 from phiball.backends.provenance import code_links, revision, versions
+from phiball.backends.selection import BACKEND_VARIABLE
 from phiball.experiments.cli.errors import usage_errors
 from phiball.experiments.cli.options import Address, Engine, NJobs, Seed
 from phiball.experiments.studies.comparisons import comparisons
 
-_PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
+_PACKAGES = ("phiball", "numpy", "numba", "torch", "jax", "scipy", "hypothesis", "mpmath", "cvxpy")
 
 
 def verify(
@@ -79,6 +80,8 @@ def verify(
     if list_only:
         terminal.list_claims(chosen, console, paper)
         return
+    if os.environ.get(BACKEND_VARIABLE) == "jax":  # claims have the tolerances of double precision
+        os.environ.setdefault("JAX_ENABLE_X64", "1")
     _ = active().namespace, threads()  # report invalid environment variables before any work
     if out is None:
         out = _default_folder(claims, selected, deep, seed)
