@@ -71,8 +71,8 @@ class Theorem(Generic[Line]):
 
     @property
     def answer(self) -> str:
-        """All answers in one phrase, such as "with one more assumption: (I); yes: (II)"."""
-        return "; ".join(f"{answer}: {parts}" if parts else answer for answer, parts in self.parts.items())
+        """All answers in one phrase, such as "(I): with one more assumption; (II): yes"."""
+        return "; ".join(f"{parts}: {answer}" if parts else answer for answer, parts in self.parts.items())
 
     @property
     def notes(self) -> list[str]:
