@@ -103,6 +103,8 @@ def test_theorems_hold_as_printed_or_with_a_stated_change() -> None:
     assert (first, second) == ("(I): not decided in this run; (II): yes", "no")
     badge = '<span class="badge false"><span aria-hidden="true">✗</span> no</span>'
     assert badge in to_html(RESULTS, ABOUT, Paper("x"))
+    part = '<span class="parts">(I):</span> <span class="badge undecided">'
+    assert part in to_html(changed, ABOUT, Paper("x"))
 
 
 # --- Formulas -------------------------------------------------------------------------------------
