@@ -143,7 +143,7 @@ class Setting:
 
     @property
     def level_constant(self) -> float:
-        """K = L_f^2 e^(4B/eta), which bounds 2^l times the squared bias of level l."""
+        """K = L_f^2 e^(4B/eta); K/2^l bounds the squared bias of grad F^l and the second moment of G^l."""
         return self.lipschitz**2 * exp(4 * self.height / self.eta)
 
 
@@ -176,15 +176,15 @@ def table_2(problem: Setting, eps: float, factor: float = 128.0) -> HyperParamet
 
 
 def guarantee(problem: Setting, h: HyperParameters) -> float:
-    """A bound on E|gradient mapping of F|^2: twice the squared bias of F^L plus twice the bound for F^L."""
+    """A bound on E|gradient mapping of F|^2: twice the squared bias, plus twice the bound for F^L."""
     K, S, D = problem.level_constant, problem.smoothness, problem.drop
-    bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
+    squared_bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
     if problem.constrained:
         level_bound = 8 * S * D / h.steps + 6 * M2 / h.batch  # Lemma EC.2, with the step size 1/(2S)
     else:
         # The descent lemma: E F^L(next) <= F^L - step |grad F^L|^2 + S step^2 M_2/2, summed over T steps.
         level_bound = D / (h.step_size * h.steps) + S * h.step_size * M2 / 2
-    return 2 * bias + 2 * level_bound
+    return 2 * squared_bias + 2 * level_bound
 
 
 @st.composite
