@@ -26,7 +26,7 @@ LOSSES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32, allow_
 
 @st.composite
 def classes(draw: st.DrawFn) -> list[list[list[float]]]:
-    """Up to five functions of a class G, as losses in [0, 1]: one list per function and data point."""
+    """Up to five functions of a class G: for each function and data point, a list of losses in [0, 1]."""
     members, points, perturbations = (draw(st.integers(1, largest)) for largest in (5, 2, 4))
     row = st.lists(LOSSES, min_size=perturbations, max_size=perturbations)
     member = st.lists(row, min_size=points, max_size=points)

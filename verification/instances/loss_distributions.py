@@ -169,7 +169,7 @@ def simplex(draw: st.DrawFn) -> list[Fraction]:
 
 
 def bias_of_two(eta: float, phi: Divergence, solve: Solver) -> float:
-    """The risk F of f uniform on [0, 1], minus the mean risk of two equally likely draws of f.
+    """The risk F of f uniform on [0, 1], minus the mean risk of two independent draws of f.
 
     The risk of two draws depends on their mean and their distance t, which has the density 2 (1 - t).
     """
@@ -182,7 +182,7 @@ def bias_of_two(eta: float, phi: Divergence, solve: Solver) -> float:
 
 
 def bias_of_order_statistics(n: int, alpha: float, solve: Solver) -> float:
-    """AV@R of f uniform on [0, 1], minus the mean AV@R of n equally likely draws of f.
+    """AV@R of f uniform on [0, 1], minus the mean AV@R of n independent draws of f.
 
     AV@R is linear in the order statistics of the draws, whose means are i/(n + 1).
     """
