@@ -34,7 +34,7 @@ assert [result.id for result in results] == [claim.id for claim in claims]
 
 @pytest.mark.slow
 def test_results_and_their_order_do_not_depend_on_the_number_of_processes() -> None:
-    """The new process is needed because Hypothesis draws constants from imported modules."""
+    """Runs in a new process: Hypothesis also tries constants of the modules that other tests import."""
     ended = subprocess.run([sys.executable, "-c", COMPARE], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == [claim.id for claim in find_claims("pricing")]

@@ -91,18 +91,20 @@ def test_overview_lists_each_error_under_its_consequence() -> None:
 def test_theorems_hold_as_printed_or_with_a_stated_change() -> None:
     found = {theorem.item.name: theorem for theorem in theorems(FOUND, THIS)}
     answers = {name: theorem.answer for name, theorem in found.items()}
-    assert answers["Theorem 1"] == "with one more assumption: (I); yes: (II)"
+    assert answers["Theorem 1"] == "(I): with one more assumption; (II): yes"
     assert answers["Theorem 2"].startswith("yes")  # only constants in its proof differ
     assert answers["Proposition 1"] == "with one more assumption"
     assert answers["Proposition 2"] == answers["Theorem 3"] == answers["Proposition 5"] == "yes"
-    assert answers["Proposition 3"].startswith("no: (I); with another constant: (II,")
+    assert answers["Proposition 3"].startswith("(I): no; (II, III for RT-MLMC): with another constant; ")
     assert "B4" in found["Proposition 1"].proof
     assert any(text.endswith("(A1)") for text in found["Theorem 1"].notes)
     changed = [replace(r, verdict=Verdict.REFUTED) if r.id == "D1" else r for r in RESULTS]
     first, second = (theorem.answer for theorem in theorems(of_the_paper(changed), Paper("x")))
-    assert (first, second) == ("not decided in this run: (I); yes: (II)", "no")
+    assert (first, second) == ("(I): not decided in this run; (II): yes", "no")
     badge = '<span class="badge false"><span aria-hidden="true">✗</span> no</span>'
     assert badge in to_html(RESULTS, ABOUT, Paper("x"))
+    part = '<span class="parts">(I):</span> <span class="badge undecided">'
+    assert part in to_html(changed, ABOUT, Paper("x"))
 
 
 # --- Formulas -------------------------------------------------------------------------------------

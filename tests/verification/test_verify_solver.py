@@ -164,7 +164,7 @@ def test_excluded_problems_and_missing_fields_are_not_checked() -> None:
 
 
 def test_tolerance_depends_on_the_quantity() -> None:
-    """With tol > 0, weights and mu are not compared; the values that they attain are."""
+    """With tol > 0, weights and mu are not compared entry by entry, and only values get the tolerance."""
     for quantity, tol, missing, judged in (
         (Quantity.VALUE, 0.25, set(), 1.0),
         *((quantity, 0.25, set(), None) for quantity in (Quantity.WEIGHTS, Quantity.MU)),

@@ -55,7 +55,7 @@ class Assessment:
     - `why`: the reason in one sentence.
     - `follows`: ids of the claims whose errors cause this one, so that it is not counted as another error.
     - `reading`: if the sentence is ambiguous, the reading that is checked.
-    - `others`: its other readings; given if and only if `reading` is.
+    - `others`: the other readings of the sentence; given if and only if `reading` is given.
 
     >>> assessment = Assessment(Kind.MISPRINT, Consequence.NONE, "The index l should be L.")
     >>> assessment.as_stated

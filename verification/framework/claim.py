@@ -22,6 +22,8 @@ AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class _Counterexample:
+    """An instance that violates the printed statement; see `Claim.counterexample`."""
+
     statement: Statement
     margin: float
     meets: Statement | None
@@ -91,8 +93,8 @@ class Claim(Metadata):
     ) -> Callable[[AnyStatement], AnyStatement]:
         """Attach an instance that violates the printed statement by at least `margin`.
 
-        The decorated function returns evidence of the violation. Its parameters, if any, are code under test
-        and have the names that the claim gives them. `meets` returns evidence that the instance satisfies the
+        The decorated function returns evidence of the violation. Its parameters, if any, are code under test,
+        with the same names as in the claim. `meets` returns evidence that the instance satisfies the
         paper's assumptions; the counterexample is valid only if all of this evidence holds.
         """
 
@@ -164,12 +166,18 @@ class Claim(Metadata):
         return self._result(search, verdict, texts, error, perf_counter() - began)
 
     def rejects(self, mutant: str, *, seed: int = 0) -> bool:
-        """Return whether one of three searches rejects a mutant by evidence; errors do not count."""
+        """Return whether, with one of three seeds, the verdict on a mutant differs from the recorded one.
+
+        Runs that end with an error do not count.
+        """
         results = (self.run(seed=seed + k, mutant=mutant, shrink=False) for k in range(3))
         return any(not result.error and not result.as_recorded for result in results)
 
     def check_counterexamples(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
-        """Return the counterexamples in words, and whether all violate the statement; see `Search.run`."""
+        """Return the counterexamples in words, and whether all are valid; see `counterexample`.
+
+        `tested` maps names of parameters to the code under test; by default the library is tested.
+        """
         texts: list[str] = []
         valid = True
         for counterexample in self.counterexamples:
@@ -196,6 +204,7 @@ class Claim(Metadata):
     def _result(
         self, search: Search, verdict: Verdict, counterexamples: list[str], error: str, seconds: float
     ) -> Result:
+        """Return a result with the outcome of `search`; `counterexamples` are in words."""
         return Result(
             **self.metadata(),
             **search.outcome(),
@@ -237,8 +246,9 @@ def claim(
 
     Returns a decorator that makes a `Claim`. The docstring of the function states the claim in words. The
     function returns or yields evidence; an example passes if all of its evidence holds. Parameters without a
-    strategy are the code under test, and have defaults; only `seed` is set, to the seed of the run. Without
-    strategies the function runs once on fixed instances, and may also yield a `Curve`.
+    strategy are the code under test, and have defaults; but a parameter `seed` without a strategy gets the
+    seed of the run. If there are no strategies, the function runs once on fixed instances, and may also yield
+    a `Curve`.
 
     >>> from hypothesis import strategies as st
     >>> from phiball.verification import Evidence, Verdict, claim
@@ -285,7 +295,8 @@ def unchecked(
 ) -> Callable[[Callable[[], Any]], Claim]:
     """Turn a function into a claim that no run can check; the docstring of the function states it.
 
-    The function is empty, or returns `Evidence` whose note the report shows; it does not affect the verdict.
+    The function may be empty. If it returns `Evidence`, the report shows the note of the evidence, on which
+    the verdict does not depend.
 
     Arguments:
     - `reason`: why the statement cannot be checked.

@@ -25,8 +25,8 @@ class Search:
     """The evidence for a statement from the examples tried so far."""
 
     examples: int = 0
-    worst: Evidence | None = None
-    found: str = ""
+    worst: Evidence | None = None  # the evidence with the largest violation in units of its tolerance
+    found: str = ""  # the failing example, in words
     curves: tuple[Curve, ...] = ()
     closest: Evidence | None = None  # the evidence closest to its bound
 
@@ -40,7 +40,10 @@ class Search:
         seed: int,
         shrink: bool,
     ) -> bool:
-        """Return whether the statement holds on all examples; `tested` has the code under test."""
+        """Return whether the statement holds on all examples.
+
+        `tested` has the arguments that are not drawn, by name: mutants of code under test, and the seed.
+        """
 
         def check(**example: Any) -> None:
             self.add(evidence_of(statement, {**example, **tested}), example)
@@ -114,7 +117,7 @@ def _share(piece: Evidence) -> float:
 
 
 def _rank(piece: Evidence) -> tuple[bool, float]:
-    """Sort key, larger is worse; 0 <= 0 is trivial and ranks lowest."""
+    """Sort key, larger is worse. A measured 0 with the bound 0 is trivial, and ranks lowest."""
     return not piece.bound == piece.violation == 0, piece.ratio
 
 

@@ -30,10 +30,10 @@ class Quantity(StrEnum):
     ['value', 'weights', 'mu', 'mass', 'gap']
     """
 
-    VALUE = "value"  # a value, or the value attained by weights or mu
+    VALUE = "value"  # the optimal value, the primal value at weights, or the dual value at mu
     WEIGHTS = "weights"  # weights entry by entry
     MU = "mu"  # the multiplier itself
-    MASS = "mass"  # weights sum to one, are not negative, and are equal for equal losses
+    MASS = "mass"  # properties of weights: sum one, no negative weight, equal weights for equal losses
     GAP = "gap"  # the duality gap that the solver reports
 
 
@@ -46,7 +46,7 @@ class Evidence:
     - `tolerance`: a finite nonnegative number.
     - `note`: a description of the measured quantity, shown beside the numbers.
     - `quantity`: the measured quantity, for `verify_solver`.
-    - `bound`: the bound that the measured number must not exceed; NaN for other evidence.
+    - `bound`: the bound that the measured number must not exceed; NaN if there is none.
 
     >>> evidence = Evidence(violation=3e-16, tolerance=1e-15, note="primal - dual")
     >>> evidence.holds, round(evidence.ratio, 3)
@@ -148,7 +148,7 @@ class Curve:
     def of_order(
         cls, title: str, x_label: str, x: Sequence[float], y: Sequence[float], power: float, logs: float = 0.0
     ) -> Curve:
-        """The curve of an O-statement, with the bound c x^power log(x)^logs that equals y at x[0]."""
+        """The curve of an O-statement: the bound is c x^power log(x)^logs, equal to y at x[0]."""
         stated = [a**power * log(a) ** logs for a in x]
         bound = tuple(y[0] * b / stated[0] for b in stated)
         words = f"{x_label}^{power:g}" + (f" log^{logs:g}" if logs else "")
@@ -181,10 +181,11 @@ class Curve:
         return Evidence.at_most(worst, 1.0, slack, f"{self.title}: at most {worst:.4g} of the bound")
 
     def within_order(self, slack: float = 0.0) -> Iterator[Curve | Evidence]:
-        """Yield the curve, and evidence that y and its exponent do not exceed the bound and its exponent.
+        """Yield the curve, evidence that y is at most its bound, and evidence that it does not grow faster.
 
-        Both exponents are fitted, since a logarithmic factor raises the exponent over finitely many scales.
-        `slack` allows for steps, batches and levels that are rounded up to whole numbers.
+        The growth is compared by fitted exponents. The exponent of the bound is fitted too: it differs from
+        the stated one if there is a logarithmic factor. `slack` allows for steps, batches and levels that are
+        rounded up to whole numbers.
         """
         slack = max(slack, 2.0**-40)  # y equals its bound at the first x, up to rounding
         yield self

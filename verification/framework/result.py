@@ -59,8 +59,9 @@ class Result(Metadata):
     """The result of running a claim: its `Metadata`, and these fields.
 
     - `verdict`: the verdict of the run, which may differ from the recorded one.
-    - `violation`, `tolerance`, `note`: the worst evidence, or the failure.
-    - `measured`, `bound`, `closest`: number, bound and note of the evidence closest to its bound, if any.
+    - `violation`, `tolerance`, `note`: the fields of the worst evidence, or of the evidence that failed.
+    - `measured`, `bound`, `closest`: the measured number, the bound and the note of the evidence that comes
+      closest to its bound; NaN and empty if no evidence has a bound.
     - `searched`: whether Hypothesis drew the examples.
     - `enumerated`: whether expectations are exact sums over all draws of an estimator.
     - `examples`: the number of examples.
@@ -68,9 +69,10 @@ class Result(Metadata):
     - `found`: the smallest example found on which the checked statement fails.
     - `error`: the error that stopped the run, if any.
     - `curves`: measurements over scales, with the stated bounds.
+    - `seconds`: the run time.
     - `source`: the location of the claim, such as verification/claims/section2/duality.py:52.
     - `oracles`: the oracles that the claim calls.
-    - `rejected`, `survived`: the mutants that the claim rejects, and the others; empty if none was run.
+    - `rejected`, `survived`: the mutants that the claim rejects, and the others; empty if no mutant was run.
 
     >>> from phiball.verification import find_claims
     >>> find_claims("C7")[0].run().verdict.value
@@ -103,7 +105,7 @@ class Result(Metadata):
 
     @property
     def share(self) -> float:
-        """The fraction of its bound that the closest evidence reached; NaN without bounds."""
+        """`measured` as a fraction of `bound`; NaN if there is no positive bound."""
         return self.measured / self.bound if self.bound > 0 else nan
 
     @property

@@ -11,7 +11,7 @@ _ENUMERATION = f"{_OURS}instances.enumeration"
 
 
 def source_location(function: Callable[..., Any]) -> str:
-    """Return the file and line of a function of phiball or of a folder of claims; "" for others.
+    """Return the file and line of a function of phiball or of a folder of claims; "" for other functions.
 
     >>> from phiball.verification.oracles.exact_solver import solve_exactly
     >>> source_location(solve_exactly).rpartition(":")[0]

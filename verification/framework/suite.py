@@ -43,8 +43,8 @@ GROUPS = {
     "T": "Tilted sampling",
     "V": "Linear models",
 }
-"""The first letter of a claim's id, and its topic, in the order of the paper."""
-DEEP = 10.0  # a deep run tries this many times the examples
+"""The topic of each first letter of a claim's id; the claims of a section are sorted in this order."""
+DEEP = 10.0  # a deep run multiplies the number of examples by this
 
 
 def all_claims() -> list[Claim]:
@@ -74,7 +74,7 @@ def load_folder(folder: Path) -> tuple[Paper, list[Claim]]:
     """Import the Python files of a folder, and return the paper and the claims that they define.
 
     The folder is added to the import path, so its files can import each other. The claims are sorted by
-    section, then by file. If no file defines a `Paper`, its name is that of the folder.
+    section, then by file. If no file defines a `Paper`, the paper is named after the folder.
     """
     values = _folder_values(folder)
     claims = {id(value): value for value in values if isinstance(value, Claim)}
@@ -149,7 +149,10 @@ def find_claims(
 
 
 def _match(claims: list[Claim], select: str, where: str) -> list[Claim]:
-    """Return the claims that `select` names, or else contain; `where` is a part of the error message."""
+    """Return the claims whose id or name is `select`, or else the claims whose texts contain it.
+
+    `where` is a part of the error message, such as " in section 3".
+    """
     text = select.strip().casefold()
     if not text:
         raise ValueError("claim is empty; expected an id, a name or words, see phiball verify --list")
@@ -232,7 +235,7 @@ def _run_in_worker(
 
 
 def _run_claim(claim: Claim, effort: float, seed: int, mutants: bool) -> Result:
-    """Run a claim, and its mutants if `mutants`."""
+    """Run a claim; if `mutants` is True, also run it on each of its mutants."""
     ours = claim.statement.__module__.partition(".")[0] == __name__.partition(".")[0]
     _import_sources(ours, active().name)
     result = claim.run(effort=effort, seed=seed)
@@ -245,10 +248,10 @@ def _run_claim(claim: Claim, effort: float, seed: int, mutants: bool) -> Result:
 
 @cache
 def _import_sources(ours: bool, backend: str) -> None:
-    """Import every module of claims and kernels before the first claim runs.
+    """Import all claims of phiball if `ours`, and all kernels if `backend` is "numba".
 
     Hypothesis also tries numbers that it finds in imported source files (outside site-packages), so a run
-    repeats the same examples only if the same files are imported.
+    repeats the same examples only if the same files are imported before the first claim runs.
     """
     if ours:
         all_claims()

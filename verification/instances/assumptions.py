@@ -46,7 +46,10 @@ def each(*facts: tuple[str, bool]) -> Iterator[Evidence]:
 
 
 def bounded_loss(f: Sequence[float], p: Sequence[float] | None = None) -> Iterator[Evidence]:
-    """The loss with the values f on parts of the ball with probabilities p (equal by default) is bounded."""
+    """Check that a step function is a bounded loss: its values f on parts of the ball are finite.
+
+    The parts have the probabilities p, by default equal ones.
+    """
     q = [1 / len(f)] * len(f) if p is None else list(p)
     measurable = len(q) == len(f) and min(q) >= 0 and abs(sum(q) - 1) <= ROUNDING
     yield from each(
@@ -82,7 +85,10 @@ def on_an_interval(
 
 
 def _jump(value: Callable[[list[float]], list[float]], at: list[float]) -> float:
-    """The largest jump of phi from just inside its domain to an end of it."""
+    """The largest amount by which phi at an end of its domain exceeds phi just inside.
+
+    `value` evaluates phi on a list, and `at` has its values on `GRID`.
+    """
     ends = [(0.0, 1.0)] if isfinite(value([0.0])[0]) else []
     if not isfinite(at[-1]):
         last = max(k for k, v in enumerate(at) if isfinite(v))
@@ -95,7 +101,7 @@ def _jump(value: Callable[[list[float]], list[float]], at: list[float]) -> float
 
 
 def _edge(value: Callable[[list[float]], list[float]], inside: float, outside: float) -> float:
-    """The last point between two at which phi is finite, by bisection."""
+    """The last point from `inside` towards `outside` at which phi is finite, by bisection."""
     for _ in range(60):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if isfinite(value([middle])[0]) else (inside, middle)
@@ -103,13 +109,17 @@ def _edge(value: Callable[[list[float]], list[float]], inside: float, outside: f
 
 
 def _values(phi: Divergence | Callable[[float], float]) -> Callable[[list[float]], list[float]]:
+    """Return phi as a function of a list of numbers."""
     if isinstance(phi, Divergence):
         return lambda x: to_floats(phi.phi(array(x)))
     return lambda x: [phi(v) for v in x]
 
 
 def _convexity_violation(at: list[float], kappa: float) -> float:
-    """kappa STEP^2 minus the smallest second difference; inf if the domain has a gap."""
+    """kappa STEP^2 minus the smallest second difference of the values `at` on `GRID`.
+
+    Infinite if the values are infinite between two finite ones.
+    """
     finite = [k for k, v in enumerate(at) if isfinite(v)]
     if finite != list(range(finite[0], finite[-1] + 1)):
         return inf

@@ -51,7 +51,7 @@ class Tables:
 
 
 def to_neighbourhood(near: Any, weight: Any) -> Neighbourhood:
-    """beta from the neighbours of each state and their probabilities."""
+    """The distribution beta of the perturbed state, from the neighbours and their probabilities."""
     xp = active().namespace
     return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), array(weight))
 

@@ -1,4 +1,4 @@
-"""The divergences that claims use: the named ones, and others that are strongly convex or restricted."""
+"""The divergences that claims use: the named ones, strongly convex ones, and restrictions to an interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = (
     *(cressie_read(k) for k in (2.0, 0.5, 0.0, -1.0, 1.25, 1.5, 3.0, 5.0)),
 )
 CONSISTENT = tuple(d for d in NAMED if d.family != "indicator")
-"""The divergences whose risk tends to the largest loss as eta tends to 0."""
+"""The divergences in `NAMED` whose risk tends to the largest loss as eta tends to 0."""
 
 PAPER_DIVERGENCES = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3))
 """The divergences of the paper's Examples 1 to 5."""
@@ -29,6 +29,7 @@ def divergences() -> st.SearchStrategy[Divergence]:
 
 
 def _on_positives(x: Array, value: Array) -> Array:
+    """`value` where x >= 0, and infinity where x < 0."""
     xp = array_namespace(x)
     return xp.where(x < 0, xp.full_like(x, inf), value)
 
@@ -44,7 +45,7 @@ def _mixed_phi(x: Array, *, k: float) -> Array:
 
 
 def _mixed_log_ratio(s: Array, *, k: float) -> Array:
-    """The v with v + k (exp(v) - 1) = s, a convex increasing function of v, by Newton's method."""
+    """log x for the x with phi'(x) = s: the root v of v + k (exp(v) - 1) = s, by Newton's method."""
     xp = array_namespace(s)
     positive = s > 0
     v = xp.where(positive, xp.log1p(xp.where(positive, s, xp.zeros_like(s)) / k), s)
@@ -63,13 +64,13 @@ def _mixed_d2conj(s: Array, *, k: float) -> Array:
 
 
 def _mixed_conj(s: Array, *, k: float) -> Array:
-    # s x - phi(x) with s = log x + k (x - 1) is x - 1 + k (x^2 - 1)/2; here y = x - 1.
+    # At s = phi'(x) = log x + k (x - 1), phi*(s) = s x - phi(x) is x - 1 + k (x^2 - 1)/2; y is x - 1.
     y = array_namespace(s).expm1(_mixed_log_ratio(s, k=k))
     return y + k * y * (y + 2) / 2
 
 
 def mixed(k: float) -> Divergence:
-    """phi = x log x - x + 1 + k (x - 1)^2/2: steep at 0 like the entropy, and k-strongly convex."""
+    """phi = x log x - x + 1 + k (x - 1)^2/2: k-strongly convex, with slope -inf at 0."""
     return Divergence(
         f"entropic + {k:g} (x - 1)^2/2",
         phi=partial(_mixed_phi, k=k),
@@ -91,7 +92,7 @@ def _quartic_phi(x: Array) -> Array:
 
 
 def _quartic_dconj(s: Array) -> Array:
-    """1 + y with y + y^3 = s, by Cardano's formula; zero below phi'(0) = -2."""
+    """1 + y, where y + y^3 = s, by Cardano's formula; zero for s <= phi'(0) = -2."""
     xp = array_namespace(s)
     y = 2 / 3**0.5 * xp.sinh(xp.asinh(1.5 * 3**0.5 * s) / 3)
     return xp.where(s > -2, 1 + y, xp.zeros_like(s))
@@ -174,4 +175,4 @@ def restricted(d: Divergence, a: float = 0.0, b: float = inf) -> Divergence:
 
 
 HALF_ABSOLUTE = restricted(ABSOLUTE, 0.5)
-"""abs(x - 1) on [1/2, inf): satisfies Proposition 1 (I), as phi(t)/t tends to 1, but is infinite near 0."""
+"""abs(x - 1) on [1/2, inf). It satisfies Proposition 1 (I), as phi(t)/t tends to 1; it is infinite near 0."""

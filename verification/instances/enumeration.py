@@ -1,4 +1,9 @@
-"""The estimators of Section 3.1 on discrete distributions, by enumeration of all draws of a level."""
+"""The estimators of Section 3.1 on discrete distributions, by enumeration of all draws of a level.
+
+A draw of level l consists of 2^l points. g^l is the gradient of its risk: the sum of the points' gradients,
+weighted by the worst case. G^l is g^l minus the mean of g^(l-1) over the two halves of the draw; G^0 is g^0.
+F^l is the expected risk of a draw, and F the risk of the whole distribution.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +25,15 @@ from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles import row_solver
 
 RowSolver: TypeAlias = Callable[[Array, float, Divergence, float], Array]
-"""A function that computes gamma for rows of losses, eta, phi and the precision eps."""
+"""A function of rows of losses, eta, phi and the precision eps that returns the weights gamma of each row."""
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
-"""A function with the signature of `signed_weights`, which returns values and weights of rows."""
+"""A function with the signature of `signed_weights`, which returns the value and the weights of each row."""
 Bound: TypeAlias = Callable[[DiscreteDistribution, int], float]
-"""A bound for a distribution and a level."""
+"""A bound as a function of the distribution and the level."""
 
 LEVELS = range(9)
-# E|G^l|^2 is enumerated up to level 6. A draw of level l > 0 is a pair of draws of 2^(l-1) points; at higher
-# levels there are too many pairs.
+# The levels at which E|G^l|^2 is enumerated: a draw of level l > 0 is a pair of draws of level l - 1, and at
+# higher levels there are too many pairs.
 ENUMERATED = range(7)
 
 # --- Ordered draws --------------------------------------------------------------------------------
@@ -37,7 +42,7 @@ ENUMERATED = range(7)
 def bisected_weights(rows: Array, eta: float, phi: Divergence, T: Any, upper: float = 0.0) -> Array:
     """gamma of Algorithm 2 on every row, after T bisection steps (a number, or one per row).
 
-    The bracket is that of claim C2, with `upper` added to its upper end.
+    For each row f, the bracket is [min f - eta phi'(1), max f - eta phi'(1) + upper]; see claim C2.
     """
     xp = array_namespace(rows)
     m = rows.shape[-1]
@@ -53,7 +58,7 @@ def bisected_weights(rows: Array, eta: float, phi: Divergence, T: Any, upper: fl
 
 
 def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
-    """gamma of Algorithm 2 on every row, with max(1, ceil(T)) bisection steps for the precision eps."""
+    """gamma of Algorithm 2 on every row, with the steps for the precision eps, rounded up and at least 1."""
     f = to_numpy(rows)
     width = f.max(axis=-1) - f.min(axis=-1)
     target = np.sqrt(2 * KAPPA[phi] * eta * eps)  # the width after T steps
@@ -62,7 +67,7 @@ def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Arr
 
 
 def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telescoping: bool) -> Any:
-    """The indices of all draws of 2^l points, and the weights of g^l, or of G^l if `telescoping`."""
+    """All draws of a level, as rows of indices, and their weights in g^l, or in G^l if `telescoping`."""
     picks = row_solver.draws(len(f), 2**level)
     rows = array(np.asarray(f, dtype=float)[picks])
     whole = to_numpy(solve(rows))
@@ -74,7 +79,11 @@ def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telesc
 
 
 def gradient_moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
-    """E V and E|V|^2 for V = sum_i w_i g_i, over the draws `picks` of points with probabilities p."""
+    """E V and E|V|^2 for V = sum_i w_i g_i, where i runs over the points of a random draw.
+
+    The points have probabilities p and gradients g. `picks` and `weights` have one row for each draw: the
+    indices of its points, and their weights w.
+    """
     chance = row_solver.chances(p, picks)
     V = (weights[:, :, None] * np.asarray(g, dtype=float)[picks]).sum(axis=1)
     return chance @ V, float(chance @ (V * V).sum(axis=-1))
@@ -83,7 +92,10 @@ def gradient_moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, flo
 def rt_moments(
     distribution: DiscreteDistribution, level: int, solve: Callable[[Array], Array]
 ) -> tuple[Any, float]:
-    """E V and E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC, by enumeration."""
+    """E V and E|V|^2 of the RT-MLMC estimate V with the levels l = 0, ..., `level`, by enumeration.
+
+    E V = sum_l E G^l and E|V|^2 = sum_l E|G^l|^2/P(l), where P(l) is the probability of level l.
+    """
     mean, square = np.zeros(2), 0.0
     for k, chance in enumerate(RTMLMC(level).probabilities):
         term, term_square = gradient_moments(
@@ -106,7 +118,11 @@ def largest_chi_square(
 
 @cache
 def _unordered_draws(atoms: int, n: int) -> tuple[Any, Any, Any]:
-    """All R unordered draws of n points (R, n), how often each has each atom, and its number of orderings."""
+    """All R unordered draws of n points: their indices (R, n), the counts (R, atoms), and the orders (R,).
+
+    A row of the counts has the number of times that each atom is in the draw. The orders are the numbers of
+    ordered draws with the same points.
+    """
     rows = np.array(list(combinations_with_replacement(range(atoms), n)))
     counts = np.stack([(rows == k).sum(axis=1) for k in range(atoms)], axis=1)
     orders = np.array([float(factorial(n) // prod(map(factorial, c))) for c in counts.tolist()])
@@ -120,7 +136,7 @@ def _sample(distribution: DiscreteDistribution, n: int) -> tuple[Any, Any]:
 
 
 def level_mean(distribution: DiscreteDistribution, level: int, solve: Solver) -> tuple[float, Any]:
-    """F^l and grad F^l, with inner problems solved by `solve`."""
+    """F^l and grad F^l = E g^l, with inner problems solved by `solve`."""
     rows, chance = _sample(distribution, 2**level)
     out = solve(array(np.array(distribution.f)[rows]), distribution.eta, ENTROPIC)
     gradients = np.einsum("rn,rnd->rd", to_numpy(out.weights), np.array(distribution.g)[rows])
@@ -209,10 +225,11 @@ class EvenNumbers(Rng):
 
 
 def batch_of_all_draws(k: int, level: int) -> tuple[Any, EvenNumbers]:
-    """Data points (N, 2) that list each draw of 2^level from k points once per cell, and the generator.
+    """Data points (N, 2) that list each draw of 2^L from k points once per cell, and the generator.
 
-    A cell has the length 1/(2^(L+1) - 1), and level l has the probability P(l) = 2^-l/(2 - 2^-L) of 2^(L-l)
-    cells. So the mean over the batch is the exact expectation over draws and levels.
+    L is `level`. There are 2^(L+1) - 1 cells of equal length. The probability P(l) = 2^-l/(2 - 2^-L) of level
+    l is the length of 2^(L-l) cells. So the mean over the batch is the exact expectation over draws and
+    levels.
     """
     cells = 2 ** (level + 1) - 1
     codes = np.repeat(np.arange(k ** (2**level)), cells)

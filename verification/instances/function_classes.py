@@ -26,7 +26,7 @@ LOSSES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32, allow_
 
 @st.composite
 def classes(draw: st.DrawFn) -> list[list[list[float]]]:
-    """Up to five functions of a class G: losses in [0, 1] at each perturbation of each data point."""
+    """Up to five functions of a class G: for each function and data point, a list of losses in [0, 1]."""
     members, points, perturbations = (draw(st.integers(1, largest)) for largest in (5, 2, 4))
     row = st.lists(LOSSES, min_size=perturbations, max_size=perturbations)
     member = st.lists(row, min_size=points, max_size=points)
@@ -34,7 +34,10 @@ def classes(draw: st.DrawFn) -> list[list[list[float]]]:
 
 
 def covering_number(distances: Any, eps: float) -> int:
-    """The smallest number of functions within eps of which all others lie, by enumeration."""
+    """The smallest number of functions such that every function is within eps of one of them.
+
+    `distances` (n, n) has the distances of the n functions. All subsets are tried.
+    """
     count = len(distances)
     near = distances <= eps
     for size in range(1, count):
@@ -51,7 +54,7 @@ def robust_class_is_no_richer(
     losses = np.array(family)
     robust = to_numpy(solve(array(losses), eta, phi).value)
     yield Evidence(float(max(robust.max() - 1, -robust.min())), 2.0**-44, "robust losses are in [0, 1]")
-    # Neighbours in every direction detect a slight expansion.
+    # Neighbours of the first row of losses, in all directions, detect a slight expansion.
     step = 2.0**-6
     nudges = step * np.array(list(product((-1, 1), repeat=losses.shape[-1])))
     near = to_numpy(solve(array(losses[0, 0] + nudges), eta, phi).value)
@@ -59,14 +62,17 @@ def robust_class_is_no_richer(
     apart = np.abs(losses[:, None] - losses[None]).max(axis=(-2, -1))
     robustly = np.abs(robust[:, None] - robust[None]).max(axis=-1)
     yield Evidence(float((robustly - apart).max()), 2.0**-44, "abs(T(g) - T(g')) <= max abs(g - g')")
-    # Radii at and between the distances that occur, plus 2^-40 so that rounding does not matter.
+    # Radii at and between the distances that occur; 2^-40 allows for the rounding of robust losses.
     for eps in sorted({0.0, 0.25, 0.5, *np.unique(apart).tolist()[:6]}):
         few, many = covering_number(robustly, eps + 2.0**-40), covering_number(apart, eps)
         yield Evidence.at_most(few, many, 0.0, f"N(G_adv) = {few}, N(G) = {many} at eps = {eps:g}")
 
 
 def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float) -> float:
-    """8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N) + 3 sqrt(log(2/delta)/n); SciPy integrates."""
+    """8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps + 3 sqrt(log(2/delta)/n), by SciPy.
+
+    `log_covering(eps)` is log N(eps), where N is the covering number.
+    """
     # Substitute eps = e^u, since a power of 1/eps is steep near 0.
     integral = integrate.quad(
         lambda u: sqrt(log_covering(np.exp(u))) * np.exp(u), log(alpha), 0.0, epsrel=1e-12, limit=200
@@ -76,7 +82,7 @@ def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float)
 
 @st.composite
 def linear_classes(draw: st.DrawFn) -> dict[str, float]:
-    """The constants d, Lambda, Psi, rho and varrho of a linear class."""
+    """The constants d, Lambda, Psi, rho and varrho of a class of linear functions."""
     names = ("Lambda", "Psi", "varrho")
     drawn = {name: draw(powers_of_ten(-1, 1)) for name in names}
     return {"d": draw(st.integers(1, 50)), "rho": draw(st.sampled_from([0.0, 0.1, 1.0])), **drawn}

@@ -55,7 +55,7 @@ class DiscreteDistribution:
 
     @property
     def chi_square(self) -> float:
-        """sinh^2(B/(2 eta)), which bounds the chi-square divergence of the weights of every sample."""
+        """sinh^2(B/(2 eta)), a bound on the chi-square divergence of the entropic weights of every sample."""
         return sinh(self.ratio / 2) ** 2
 
     @property
@@ -69,7 +69,7 @@ class DiscreteDistribution:
 
     @property
     def limit(self) -> tuple[float, Any]:
-        """F and grad F, computed in 50 digits."""
+        """F and grad F, where F is the entropic risk of the distribution, computed in 50 digits."""
         best = solve_exactly(self.f, self.eta, "entropic", p=self.p)
         return float(best.value), np.array([float(w) for w in best.weights]) @ np.array(self.g)
 
@@ -141,16 +141,17 @@ def tilted_sample(
 
 
 Mean: TypeAlias = Callable[[list[Fraction]], Fraction]
+"""A function of the weights gamma, such as `half_variance`."""
 
 
 def exact_chi_square(gamma: list[Fraction]) -> Fraction:
-    """m sum (gamma_i - 1/m)^2."""
+    """m sum_i (gamma_i - 1/m)^2, for m weights gamma."""
     m = len(gamma)
     return m * sum(((v - Fraction(1, m)) ** 2 for v in gamma), Fraction(0))
 
 
 def half_variance(gamma: list[Fraction]) -> Fraction:
-    """E(sum over I of gamma_i - 1/2)^2 for a random half I, by enumeration of all halves."""
+    """E (sum_{i in I} gamma_i - 1/2)^2, where I is a random half of the indices, by enumeration."""
     m = len(gamma)
     sums = (sum(half, Fraction(0)) - Fraction(1, 2) for half in combinations(gamma, m // 2))
     return sum((v * v for v in sums), Fraction(0)) / comb(m, m // 2)
@@ -168,17 +169,23 @@ def simplex(draw: st.DrawFn) -> list[Fraction]:
 
 
 def bias_of_two(eta: float, phi: Divergence, solve: Solver) -> float:
-    """F - F^1 for f uniform on [0, 1]: the distance t of two draws has the density 2 (1 - t)."""
+    """The risk F of f uniform on [0, 1], minus the mean risk of two independent draws of f.
+
+    The risk of two draws depends on their mean and their distance t, which has the density 2 (1 - t).
+    """
     kinks = (eta, 2 * eta)
     nodes, weights = uniform_losses.graded(kinks)
     rows = array(np.stack([np.zeros_like(nodes), nodes], axis=-1))
-    excess = to_numpy(solve(rows, eta, phi).value) - nodes / 2  # over the mean
+    excess = to_numpy(solve(rows, eta, phi).value) - nodes / 2  # risk minus mean of the losses 0 and t
     F = uniform_losses.optimal_value(eta, phi.family or "", phi.parameter)
     return F - 0.5 - float((weights * 2 * (1 - nodes) * excess).sum())
 
 
 def bias_of_order_statistics(n: int, alpha: float, solve: Solver) -> float:
-    """F - F^n of AV@R, f uniform on [0, 1]; AV@R is linear in order statistics, whose means are i/(n + 1)."""
+    """AV@R of f uniform on [0, 1], minus the mean AV@R of n independent draws of f.
+
+    AV@R is linear in the order statistics of the draws, whose means are i/(n + 1).
+    """
     rows = array(np.arange(1, n + 1) / (n + 1))
     return 1 - alpha / 2 - float(solve(rows, 1.0, indicator(alpha)).value)
 
@@ -186,9 +193,10 @@ def bias_of_order_statistics(n: int, alpha: float, solve: Solver) -> float:
 def bias_by_sampling(
     n: int, eta: float, phi: Divergence, solve: Solver, rows: int, seed: int
 ) -> tuple[float, float]:
-    """F - F^n for f uniform on [0, 1], and its standard error.
+    """The risk F of f uniform on [0, 1] minus the mean risk of n draws of f, and the standard error.
 
-    For each sample, the dual at the mu* of the uniform distribution has mean F, and is close to the value.
+    It is estimated from `rows` samples of n draws. The dual value of a sample at mu*, the multiplier of the
+    uniform distribution, has mean F and is close to the risk of the sample: their difference varies little.
     """
     xp = active().namespace
     f = rng(seed + n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))
@@ -210,12 +218,12 @@ class QuadraticLosses:
 
     @property
     def lipschitz(self) -> float:
-        """L_f."""
+        """L_f, a Lipschitz constant of the losses in theta."""
         return max(abs(g) + abs(h) * self.tau for _, g, h in self.terms)
 
     @property
     def smoothness(self) -> float:
-        """S_f."""
+        """S_f, a Lipschitz constant of the gradients of the losses."""
         return max(abs(h) for _, _, h in self.terms)
 
     @property
@@ -259,7 +267,7 @@ def quadratic_losses(draw: st.DrawFn) -> QuadraticLosses:
 def gradient_change(
     f: QuadraticLosses, places: tuple[float, float], solve: Callable[..., Any]
 ) -> tuple[float, float]:
-    """The change of the gradient of the risk from tau places[0] to tau places[1], and their distance."""
+    """The change of the risk's gradient between the two theta = tau `places`, and their distance."""
     theta = np.array([[f.tau * place] for place in places])
     c, g, h = np.array(f.terms).T
     losses = array(c + g * theta + h * theta**2 / 2)

@@ -1,4 +1,4 @@
-"""Algorithm 2 and the hyper-parameters as printed in the paper, and scales for the comparison of plans."""
+"""Algorithm 2 and the hyper-parameters as printed in the paper, and constants for claims on plans of SGD."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from phiball.verification.instances.strategies import InnerProblem, powers_of_te
 # --- Algorithm 2 ----------------------------------------------------------------------------------
 
 Bracket: TypeAlias = Callable[[Array, float, Divergence], tuple[float, float]]
+"""A function of losses, eta and phi that returns an interval in which to search for mu."""
 
 
 class Output(NamedTuple):
-    """gamma, which need not sum to one, the multiplier mu, and h(mu) = sum gamma - 1."""
+    """gamma, which need not sum to one; the multiplier mu; and h(mu) = sum_i gamma_i - 1."""
 
     gamma: Array
     mu: float
@@ -33,7 +34,7 @@ Algorithm: TypeAlias = Callable[[Array, float, Divergence, int, tuple[float, flo
 
 
 def printed_bracket(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
-    """[min f, max f - eta K], K = phi'(0+); the upper end is max f - eta (min f - max f) if K = -inf."""
+    """[min f, max f - eta K], where K is phi'(0+) if finite, else min f - max f."""
     xp = array_namespace(f)
     lowest, highest = float(xp.min(f)), float(xp.max(f))
     K = phi.slope0
@@ -41,7 +42,10 @@ def printed_bracket(f: Array, eta: float, phi: Divergence) -> tuple[float, float
 
 
 def corrected_bracket(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
-    """[min f - eta g, max f - eta g] with g in the subdifferential of phi at 1."""
+    """[min f - eta g, max f - eta g], where g is a subgradient of phi at 1.
+
+    The lower end is raised if the dual is infinite there.
+    """
     xp = array_namespace(f)
     g = phi.slope1
     low, high = float(xp.min(f)) - eta * g, float(xp.max(f)) - eta * g
@@ -59,7 +63,11 @@ def iterations(width: float, kappa: float, eta: float, eps: float) -> int:
 
 
 def algorithm2(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
-    """Steps 1 to 7 of Algorithm 2: gamma is 0 on the index set N, and (phi')^-1 = phi*' elsewhere."""
+    """Steps 1 to 7 of Algorithm 2, with T bisection steps.
+
+    m gamma_i is 0 on the index set N, where f_i <= mu + eta phi'(0), and phi*'((f_i - mu)/eta) elsewhere.
+    phi*' is the inverse of phi'.
+    """
     xp = array_namespace(f)
     m = f.shape[-1]
     low, high = bracket
@@ -84,7 +92,7 @@ def run_algorithm2(
     bracket: Bracket = corrected_bracket,
     algorithm: Algorithm = algorithm2,
 ) -> Output:
-    """Algorithm 2 with max(1, ceil(T)) bisection steps."""
+    """Run Algorithm 2 with the number of bisection steps from `iterations`."""
     low, high = ends = bracket(problem.losses, problem.eta, phi)
     T = iterations(high - low, KAPPA[phi] if kappa is None else kappa, problem.eta, eps)
     return algorithm(problem.losses, problem.eta, phi, T, ends)
@@ -110,14 +118,21 @@ ALGORITHM_MUTANTS: dict[str, Algorithm] = {
     "moves the wrong end of the bracket": _moves_the_wrong_end,
     "stops two steps early": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
 }
-"""Mutants of Algorithm 2 that its guarantees must reject, by description."""
+"""Mutants of Algorithm 2 by description, which the claims about its guarantees must reject."""
 
-# --- The hyper-parameters of Theorem 2 and its Table 2 ----------------------------------------------
+# --- The hyper-parameters of Theorem 3 and its Table 2 ----------------------------------------------
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Constants of a problem: L_f, S (of every F^l), B, eta, D = F^L(theta_1) - min F^L, and Theta."""
+    """The constants of a problem with smooth losses.
+
+    - `lipschitz`: L_f, a Lipschitz constant of the losses.
+    - `smoothness`: S, a smoothness constant of every F^l.
+    - `height`: B, a bound on the losses.
+    - `drop`: D = F^L(theta_1) - min F^L.
+    - `constrained`: whether the feasible set Theta is smaller than the whole space.
+    """
 
     lipschitz: float
     smoothness: float
@@ -128,13 +143,13 @@ class Setting:
 
     @property
     def level_constant(self) -> float:
-        """L_f^2 e^(4B/eta)."""
+        """K = L_f^2 e^(4B/eta); K/2^l bounds the squared bias of grad F^l and the second moment of G^l."""
         return self.lipschitz**2 * exp(4 * self.height / self.eta)
 
 
 @dataclass(frozen=True)
 class HyperParameters:
-    """L, n_L, T and the step size."""
+    """The largest level L, the batch size n_L, the number T of steps, and the step size."""
 
     level: int
     batch: int
@@ -146,7 +161,10 @@ Table: TypeAlias = Callable[[Setting, float], HyperParameters]
 
 
 def table_2(problem: Setting, eps: float, factor: float = 128.0) -> HyperParameters:
-    """The hyper-parameters of the proof, for the Euclidean norm."""
+    """The hyper-parameters of the proof, for the Euclidean norm.
+
+    `factor` is the constant of T if Theta is the whole space.
+    """
     K, S, D = problem.level_constant, problem.smoothness, problem.drop
     L = max(0, ceil(log2(4 * K / eps**2)))
     if problem.constrained:
@@ -158,20 +176,20 @@ def table_2(problem: Setting, eps: float, factor: float = 128.0) -> HyperParamet
 
 
 def guarantee(problem: Setting, h: HyperParameters) -> float:
-    """The bound of the lemmas on E|mapping|^2: twice the squared bias plus twice the bound for F^L."""
+    """A bound on E|gradient mapping of F|^2: twice the squared bias, plus twice the bound for F^L."""
     K, S, D = problem.level_constant, problem.smoothness, problem.drop
-    bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
+    squared_bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
     if problem.constrained:
         level_bound = 8 * S * D / h.steps + 6 * M2 / h.batch  # Lemma EC.2, with the step size 1/(2S)
     else:
         # The descent lemma: E F^L(next) <= F^L - step |grad F^L|^2 + S step^2 M_2/2, summed over T steps.
         level_bound = D / (h.step_size * h.steps) + S * h.step_size * M2 / 2
-    return 2 * bias + 2 * level_bound
+    return 2 * squared_bias + 2 * level_bound
 
 
 @st.composite
 def settings(draw: st.DrawFn) -> Setting:
-    """L_f, S, eta from 0.1 to 10, B/eta from 0.01 to 3, D from B/1000 to B."""
+    """L_f, S and eta from 0.1 to 10; B/eta from 0.01 to 3; D from B/1000 to B; Theta constrained or not."""
     unit = powers_of_ten(-1, 1)
     eta = draw(unit)
     B = eta * draw(st.one_of(st.sampled_from([1.0, 0.01, 3.0]), powers_of_ten(-2, 0)))
@@ -184,7 +202,7 @@ Planner: TypeAlias = Callable[..., Plan]
 
 
 def altered(make: Callable[..., Any], **changes: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A mutant of `make`: each field named in `changes` is replaced by a function of the result."""
+    """A mutant of `make`: `changes` has functions that compute some fields anew from the result."""
 
     def mutant(*args: Any, **options: Any) -> Any:
         made = make(*args, **options)
@@ -193,6 +211,7 @@ def altered(make: Callable[..., Any], **changes: Callable[[Any], Any]) -> Callab
     return mutant
 
 
+# Accuracies for convex losses (delta) and smooth losses (eps), and problems whose constants are all 1.
 DELTAS = tuple(2.0**-k for k in range(2, 21, 3))
 CONVEX_UNITS = {"lipschitz": 1.0, "diameter": 1.0, "idf": 1.0, "chi_square": 1.0}
 

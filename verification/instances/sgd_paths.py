@@ -29,7 +29,10 @@ class SgdPaths(NamedTuple):
 
 
 def all_noise(sigma: float, batch: int, steps: int) -> tuple[Any, Any]:
-    """All sequences (N, T - 1) of means of `batch` values sigma or -sigma, and their probabilities."""
+    """All N sequences of noise (N, steps - 1), and their probabilities (N,).
+
+    Each number in a sequence is the mean of `batch` independent values sigma or -sigma, equally likely.
+    """
     values = sigma * (2 * np.arange(batch + 1) / batch - 1)
     chances = np.array([comb(batch, k) for k in range(batch + 1)]) / 2.0**batch
     if sigma == 0:
@@ -70,7 +73,10 @@ def follow(
 
 @dataclass(frozen=True)
 class SmoothFunction:
-    """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high], with noise sigma or -sigma."""
+    """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high], with noise sigma or -sigma.
+
+    `start`, `batch` and `steps` are the first iterate, the batch size and the number T of iterates of SGD.
+    """
 
     bowl: bool
     a: float
@@ -89,7 +95,7 @@ class SmoothFunction:
 
     @property
     def lipschitz(self) -> float:
-        """A Lipschitz constant of F on [low, high], which is bounded for a bowl."""
+        """A Lipschitz constant of F on [low, high]; for a bowl, the interval must be bounded."""
         return self.a * self.k * (self.k * max(abs(self.low), abs(self.high)) if self.bowl else 1.0)
 
     def value(self, theta: float) -> float:
@@ -133,7 +139,7 @@ def smooth_functions(draw: st.DrawFn, max_steps: int = 64) -> SmoothFunction:
 
 
 def stationarity(F: SmoothFunction, sgd: Sgd, S: float) -> float:
-    """E|mapping|^2 at a random iterate, over all paths, with step size 1/(2S)."""
+    """E|gradient mapping|^2 at a random iterate of SGD with step size 1/(2S), over all paths."""
     noise, chance = all_noise(F.sigma, F.batch, F.steps)
     step = 1 / (2 * S)
     how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
@@ -156,10 +162,10 @@ def stacked_gradient(
     batch: int,
     seed: int,
 ) -> Callable[[Array], Array]:
-    """Return the gradient estimate V(theta) (runs,) of independent runs, each with its own batch of `data`.
+    """Return a function that maps the iterates theta (runs,) of independent runs to their gradient estimates.
 
-    value(theta, x) and slope(theta, x) are the loss and its derivative. Data point number r batch + k belongs
-    to run r.
+    value(theta, x) and slope(theta, x) are the loss and its derivative in theta. Each run draws its own batch
+    of `data`: the rows r batch, ..., (r + 1) batch - 1 of all drawn points belong to run r.
     """
     xp = active().namespace
     draws = rng(seed)
@@ -177,7 +183,7 @@ def stacked_gradient(
             is_own_run = xp.astype(i[:, None] // batch == run_numbers[None, :], xp.float64)
             return is_own_run * slope(xp.take(theta, i // batch), x[:, 0])[:, None]
 
-        # The estimate is the mean over the data points of all runs.
+        # `objective.gradient` divides by the number of points of all runs, not of one run.
         return runs * objective.gradient(theta, loss, gradients, x, rng=draws)
 
     return gradient
@@ -185,7 +191,7 @@ def stacked_gradient(
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """F = max(-left (theta - c), right (theta - c)) on [-1, 1], with noise sigma or -sigma on its slope."""
+    """F = max(-left u, right u), u = theta - centre, on [-1, 1], with noise sigma or -sigma on its slope."""
 
     left: float
     right: float
@@ -223,7 +229,7 @@ class PiecewiseLinear:
 
     @property
     def M(self) -> float:  # noqa: N802 - the paper's symbol
-        """The root of the largest second moment of the noisy slope."""
+        """The square root of the largest second moment of the noisy slope."""
         return sqrt(max(self.left, self.right) ** 2 + self.sigma**2)
 
 

@@ -19,7 +19,7 @@ from phiball.verification.oracles.certainty_equivalents import disc_risk, line_r
 Linear: TypeAlias = Callable[[Array, Ball, float, Divergence], Array]
 Variation: TypeAlias = Callable[[Array, Ball], Array]
 
-# f(z) = sin z + z^2 at two data points, on which it is monotone within a distance of 0.1.
+# f(z) = sin z + z^2 at two data points; f is monotone within a distance of 0.1 from each of them.
 DATA = (0.3, -1.2)
 GRADIENTS = [float(np.cos(z) + 2 * z) for z in DATA]
 BENDS = [2 - float(np.sin(z)) for z in DATA]
@@ -29,7 +29,7 @@ PLANE = ((0.4, -0.3), (-1.1, 0.8))
 PLANE_GRADIENTS = [
     [float(np.cos(x) * np.cos(y) + y / 2), float(x / 2 - np.sin(x) * np.sin(y))] for x, y in PLANE
 ]
-PLANE_BEND = 2.5  # the eigenvalues of the Hessian are -sin(x) cos(y) +- (1/2 - cos(x) sin(y))
+PLANE_BEND = 2.5  # a bound on the eigenvalues of the Hessian, -sin(x) cos(y) +- (1/2 - cos(x) sin(y))
 
 SLOPES = st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False))
 QUADRATICS = st.lists(st.tuples(SLOPES, SLOPES), min_size=1, max_size=3)
@@ -40,7 +40,7 @@ def plane_regulariser(rho: float, eta: float, family: str) -> float:
     """The regulariser E in the plane: the mean of R(f; z) - f(z) over the data points, with l2 balls."""
 
     def at(x: float, y: float) -> float:
-        def rise(b: Any) -> Any:
+        def rise(b: Any) -> Any:  # f(z + b) - f(z)
             # Differences of sine and cosine as products, to avoid cancellation for small b.
             u, v = b[:, 0], b[:, 1]
             sine = 2 * np.cos(x + u / 2) * np.sin(u / 2)
@@ -60,11 +60,15 @@ def linearisation(
     linear: Linear,
     constant: float,
 ) -> Iterator[Evidence]:
-    """Check abs(E - E~) <= constant E[S] rho^2, for f = g z + S z^2/2 around each data point."""
+    """Check that a regulariser and its linearisation differ by at most `constant` mean(abs(S)) rho^2.
+
+    The regulariser is the mean of R(f; z) - f(z) over the data points. `points` has a pair (g, S) for each
+    data point, where a perturbation b changes f by g b + S b^2/2. `linear` is the regulariser of g b alone.
+    """
     eta = rho / ratio
     excess = [line_risk(*parabola(g, S, rho), eta, phi.family or "", phi.parameter) for g, S in points]
     bends = [abs(S) for _, S in points]
-    # E and E~ are integrals; for the quadratic phi the oracle also adds numbers of size eta.
+    # Both are integrals; for the quadratic phi the oracle also adds numbers of size eta.
     rounding = QUADRATURE * rho * max(abs(g) + rho * abs(S) for g, S in points) + 2.0**-48 * eta
     line = linear(array([[g] for g, _ in points]), Ball(2, rho), eta, phi)
     error = abs(float(np.mean(excess)) - mean(line))
@@ -73,7 +77,7 @@ def linearisation(
         error, bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}"
     )
     if phi is ENTROPIC:
-        # One data point with a loss that is a sum over coordinates: in the norm inf, risk and S are sums.
+        # One data point whose loss is a sum over coordinates: in the norm inf, its risk and S are sums too.
         box = linear(array([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
         error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
         note = f"in a box: the error is {error:.4g}, the bound {bound:.4g}"
@@ -81,7 +85,7 @@ def linearisation(
 
 
 def shortfall_of_r1(g: float, C: float, phi: Divergence) -> float:
-    """abs(g) minus the certainty equivalent of g b at eta = 1/C, for b uniform on [-1, 1], C abs(g) >= 1."""
+    """abs(g) minus the certainty equivalent of g b at eta = 1/C <= abs(g), for b uniform on [-1, 1]."""
     g = abs(g)
     if phi is ENTROPIC:
         return (log(2 * g * C) - float(np.log1p(-exp(-2 * g * C)))) / C

@@ -54,10 +54,11 @@ def exact_mean(problem: InnerProblem) -> Fraction:
 
 
 def shortfall_bound(problem: InnerProblem, d: Divergence) -> float:
-    """A bound on max f - R that tends to 0 with eta: max f minus the primal value of a certain density.
+    """A bound on max f - R, where R is the risk, that tends to 0 with eta.
 
-    The density is e where f < max f, with e = 0 if phi(0) is finite, and else e = eta/range. The maximum has
-    the remaining mass.
+    R is at least the primal value of any density. The bound uses the density that equals e where f < max f
+    and has the remaining mass at the maximum. If phi(0) is finite, e = 0; else e = eta/(max f - min f), but
+    at most 1/2.
     """
     top = max(problem.charged)
     rows = [(v, q) for v, q in zip(problem.f, problem.probabilities, strict=True) if q]
@@ -84,12 +85,12 @@ STRONG = {
 """The oracle's version of each strongly convex phi."""
 
 CLIPPED = restricted(cressie_read(2), 0.0, 1.01)
-"""(x - 1)^2/2 on [0, 1.01]; the chi-square of the worst case is at most 0.01 for any data."""
+"""(x - 1)^2/2 on [0, 1.01]; the chi-square E x^2 - 1 of any density x is at most 1.01 E x - 1 = 0.01."""
 _CLIPPED = row_solver.square(1.01)
 
 
 def rows_exactly(rows: Any, eta: float, phi: Divergence) -> row_solver.Solution:
-    """mu*, gamma* and the value of rows of equally likely losses, for entropic and strongly convex phi."""
+    """mu*, gamma* and value of each row of equally likely losses, for entropic and strongly convex phi."""
     f = np.asarray(rows, dtype=float)
     if phi == ENTROPIC:
         value, weights = row_solver.solve_closed_form(f, eta, "entropic")
@@ -125,7 +126,7 @@ def primal_is(solution: WorstCase, value: float, problem: InnerProblem, d: Diver
 def weights_are(
     solution: WorstCase, expected: list[float], value: float, problem: InnerProblem, d: Divergence
 ) -> Iterator[Evidence]:
-    """Compare the weights with expected ones; if phi is kinked, compare the primal values instead."""
+    """Compare the weights with expected ones, or the primal values if phi has a kink or is flat at 1."""
     if not 0 < d.curvature1 < inf:
         yield primal_is(solution, value, problem, d)
         return

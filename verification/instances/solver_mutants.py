@@ -53,7 +53,7 @@ def without_p(losses: Array, eta: float, d: Divergence, *, p: Array | None = Non
 
 
 def without_atom(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Truncate the density at one, which drops the atom that kinked divergences have at the maximum."""
+    """Truncate the density gamma/p at one, which drops the atom of kinked divergences at the maximum."""
     answer, q = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
     return replace(answer, weights=array_namespace(losses).where(answer.weights > q, q, answer.weights))
 
@@ -83,13 +83,13 @@ def quadratic_without_half(losses: Array, eta: float, d: Divergence, *, p: Array
 def without_halves(
     losses: Array, eta: float, d: Divergence, *, telescoping: bool = True
 ) -> tuple[Array, Array]:
-    """Do not subtract the weights of the two halves of a level."""
+    """Subtract nothing, instead of the weights of the two halves of a level divided by two."""
     return signed_weights(losses, eta, d, telescoping=False)
 
 
 def halves_by_one(
     losses: Array, eta: float, d: Divergence, *, telescoping: bool = True
 ) -> tuple[Array, Array]:
-    """Subtract the weights of the two halves of a level in full, instead of half of them."""
+    """Subtract the weights of the two halves of a level, instead of these weights divided by two."""
     value, weights = signed_weights(losses, eta, d, telescoping=True)
     return value, 2 * weights - signed_weights(losses, eta, d, telescoping=False)[1]

@@ -97,7 +97,7 @@ def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> InnerProblem:
 
 @st.composite
 def spikes(draw: st.DrawFn) -> InnerProblem:
-    """One large loss among zeros: here dividing the weights by their sum changes the value most."""
+    """One large loss among zeros, where dividing the weights by their sum changes the value most."""
     m = draw(st.integers(2, 12))
     height = draw(st.integers(1, 60))
     return InnerProblem((0.0,) * (m - 1) + (float(height),), draw(powers_of_ten(-1.0, 1.0)))
@@ -110,7 +110,7 @@ def precisions() -> st.SearchStrategy[float]:
 
 @st.composite
 def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> InnerProblem:
-    """Losses that are multiples of 1/8 up to 4, with ties: adding 2^20 or doubling is exact."""
+    """Losses that are multiples of 1/8 in [-4, 4], so that adding 2^20 and doubling are exact in float64."""
     f = draw(st.lists(st.integers(-32, 32), min_size=min_size, max_size=max_size))
     eta = draw(st.one_of(st.sampled_from([1.0, 0.5, 4.0, 0.03125]), powers_of_ten(-2.0, 2.0)))
     return InnerProblem(tuple(v / 8 for v in f), eta, draw(probabilities(len(f))))

@@ -21,15 +21,15 @@ NORMAL_QUANTILE = 5.75
 
 
 def value_tolerance(problem: InnerProblem) -> float:
-    """The rounding error of a value, to which an error of the weights contributes its square only."""
+    """A tolerance for the optimal value; near the optimum, an error of the weights enters only squared."""
     return ROUNDING * problem.size + ROUNDING**2 * problem.eta
 
 
 def primal_tolerance(problem: InnerProblem, d: Divergence) -> float:
-    """The rounding error of the primal at given weights; if phi is kinked, their error enters linearly."""
+    """A tolerance for the primal value at weights, whose error enters linearly if phi has a kink at 1."""
     return value_tolerance(problem) + (ROUNDING * problem.eta if d.curvature1 == inf else 0.0)
 
 
 def bisection_tolerance(problem: InnerProblem) -> float:
-    """The rounding error of D(mu) - R in Algorithm 2, a difference of numbers of size f and eta."""
+    """A tolerance for the dual value of Algorithm 2 minus the risk, two sums of terms of size f and eta."""
     return 2.0**-40 * (problem.size + problem.eta)

@@ -169,7 +169,10 @@ def expected_conjugate(scale: float, shift: float, d: int, family: str, paramete
 
 
 def certainty_outside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
-    """inf over mu of mu + E[eta phi*((X - mu)/eta)], X = size times a coordinate of the unit ball."""
+    """inf over mu of mu + E[eta phi*((X - mu)/eta)].
+
+    X is `size` times a coordinate of a uniform point of the Euclidean unit ball of R^d.
+    """
     reach = size + 2 * eta
 
     def dual(mu: float) -> float:
@@ -179,7 +182,7 @@ def certainty_outside(size: float, d: int, eta: float, family: str, parameter: f
 
 
 def certainty_inside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
-    """eta inf over mu of mu + E[phi*(X/eta - mu)], for X as in `certainty_outside`."""
+    """eta times the infimum over mu of mu + E[phi*(X/eta - mu)], for X as in `certainty_outside`."""
     reach = size / eta + 2
 
     def dual(mu: float) -> float:
@@ -196,7 +199,8 @@ def ball_log_mgf(s: Sequence[float], norm: float) -> float:
     d = len(s)
     if not any(s):
         return 0.0
-    # The result is about s^2. For norm 1 it is a sum of terms larger by s^-2 for each dimension.
+    # The result is about s^2, so small s need more digits. For norm 1 it is a sum whose terms are larger than
+    # the result, by a factor of about s^-2 for each dimension.
     small = int(2 * max(0.0, -log10(max(map(abs, s)))))
     with mp.workdps(60 + small):
         v = [mp.mpf(x) for x in s]
@@ -221,7 +225,10 @@ def ball_log_mgf(s: Sequence[float], norm: float) -> float:
 
 
 def ball_second_moment(norm: float, d: int) -> float:
-    """E b_1^2 in the unit ball, where b_1 has density proportional to (1 - abs(x)^norm)^((d - 1)/norm)."""
+    """E b_1^2 for b uniform on the unit ball of R^d.
+
+    The density of b_1 at x is proportional to (1 - abs(x)^norm)^((d - 1)/norm).
+    """
     if norm == inf:
         return 1 / 3
     with mp.workdps(30):

@@ -26,7 +26,7 @@ def phi(x: Any, family: str, parameter: float | None = None) -> Any:
     if family == "hinge":
         return max(x - 1, mp.mpf(0))
     if family == "indicator":
-        # The float 1/alpha may be rounded up.
+        # x may be the float 1/alpha, rounded up.
         return mp.mpf(0) if x * mp.mpf(parameter) <= 1 + mp.mpf(10) ** -12 else mp.inf
     if family != "cressie_read":
         raise ValueError(f"family is {family!r}; expected one whose phi is defined here")
@@ -60,6 +60,7 @@ def conjugate(s: Any, family: str, parameter: float | None = None) -> Any:
 
 
 def _probabilities(m: int, p: Any) -> list[Any]:
+    """p divided by its sum, or m equal probabilities if p is None."""
     q = [mp.mpf(1)] * m if p is None else [mp.mpf(float(v)) for v in p]
     total = mp.fsum(q)
     return [v / total for v in q]
@@ -68,7 +69,7 @@ def _probabilities(m: int, p: Any) -> list[Any]:
 def primal_objective(
     f: Any, w: Any, eta: float, family: str, parameter: float | None = None, p: Any = None
 ) -> Any:
-    """sum w_i f_i - eta sum p_i phi(w_i/p_i), for weights w that are divided by their sum first."""
+    """sum_i w_i f_i - eta sum_i p_i phi(w_i/p_i), after w is divided by its sum."""
     with mp.workdps(DIGITS):
         ps = _probabilities(len(f), p)
         w = [mp.mpf(float(v)) for v in w]
@@ -87,7 +88,7 @@ def primal_objective(
 def dual_objective(
     f: Any, mu: Any, eta: float, family: str, parameter: float | None = None, p: Any = None
 ) -> Any:
-    """mu + eta sum p_i phi*((f_i - mu)/eta)."""
+    """mu + eta sum_i p_i phi*((f_i - mu)/eta)."""
     with mp.workdps(DIGITS):
         mu, e = mp.mpf(mu), mp.mpf(eta)
         pairs = [(mp.mpf(float(v)), q) for v, q in zip(f, _probabilities(len(f), p), strict=True) if q]
@@ -157,7 +158,7 @@ def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> f
 
 
 def wasserstein_value(values: Any, mass: Any, distance: Any, rho: float) -> float:
-    """The largest sum_l P(l) values[l] over distributions P on L places with W_inf(P, mass) <= rho.
+    """The largest mean sum_l P(l) values[l], over distributions P on L places with W_inf(P, mass) <= rho.
 
     - `values` (L,): the loss at each place.
     - `mass` (K,): the distribution of the data.

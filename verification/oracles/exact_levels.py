@@ -9,7 +9,11 @@ from scipy.stats import binom
 
 
 class Level(NamedTuple):
-    """F^l, grad F^l and E|G^l|^2."""
+    """F^l, grad F^l and E|G^l|^2.
+
+    F^l is the expected risk of 2^l samples. G^l is the gradient of the risk of these samples, minus the mean
+    of the gradients for their two halves.
+    """
 
     value: float
     gradient: float
@@ -20,13 +24,15 @@ def two_point_level(level: int, q: float, ratio: float) -> Level:
     """Level l for the entropic phi, eta = 1, and B = `ratio`.
 
     f = B and grad f = 1 with probability q; else f = 0 and grad f = -1. The number of samples with f = B is
-    binomial, so F^l and grad F^l are sums over it, and E|G^l|^2 is a sum over its values in the two halves.
+    binomial. F^l and grad F^l are sums over this number, and E|G^l|^2 is a sum over the numbers in the two
+    halves.
     """
     n, e = 2**level, np.exp(ratio)
     k = np.arange(n + 1)
     chance = binom.pmf(k, n, q)
 
     def slope(k: Any, n: int) -> Any:
+        """The gradient of the risk of n samples, of which k have f = B."""
         return (k * e - (n - k)) / (k * e + n - k)
 
     value = float(chance @ np.log((k * e + n - k) / n))
@@ -42,7 +48,7 @@ def two_point_level(level: int, q: float, ratio: float) -> Level:
 
 
 def two_point_limit(q: float, ratio: float) -> tuple[float, float, float]:
-    """F, grad F and the chi-square of the worst case, for the distribution of `two_point_level`."""
+    """F, grad F and the chi-square of the worst case, for the distribution in `two_point_level`."""
     e = np.exp(ratio)
     mean = q * e + 1 - q
     top, rest = e / mean, 1 / mean
@@ -65,7 +71,10 @@ def distance_risk(c: Any, rho: float, eta: float) -> Any:
 
 
 def wave_slope(theta: Any, height: float, eta: float) -> Any:
-    """The slope of the entropic risk of B (1 - cos(theta - b))/2, b uniform on [-1, 1], by quadrature."""
+    """The slope in theta of the entropic risk of B (1 - cos(theta - b))/2, for b uniform on [-1, 1].
+
+    B is `height`; the risk is an integral, computed by quadrature.
+    """
     b, rule = np.polynomial.legendre.leggauss(40)
     angle = np.asarray(theta, dtype=float)[..., None] - b
     weights = rule * np.exp(height * (1 - np.cos(angle)) / 2 / eta)

@@ -47,7 +47,7 @@ def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = Non
 
 
 def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], family: str, k: Any) -> Answer:
-    """Bisect for mu with the formulas of `definitions`, for a phi that is smooth around 1."""
+    """Bisect for mu with the formulas of `definitions`, for a smooth phi with the parameter k."""
     conj: Any = partial(definitions.conjugate, family=family, parameter=k)
     with mp.workdps(definitions.DIGITS):
         fs, e, ps = [_mpf(v) for v in f], _mpf(eta), [_mpf(v) for v in p]
@@ -66,7 +66,7 @@ def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], family: 
 def _quadratic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
     """Add losses in descending order until mu is at least the next loss.
 
-    mu solves sum p (f - mu) = eta over the losses added so far.
+    mu solves sum_i p_i (f_i - mu) = eta, where i runs over the losses added so far.
     """
     order = sorted((i for i in range(len(f)) if p[i]), key=lambda i: -f[i])
     mass = moment = Fraction(0)
@@ -119,6 +119,7 @@ def _mpf(v: Fraction) -> Any:
 
 
 def _entropic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
+    """Evaluate the closed form eta log E exp(f/eta) in 50 digits, with exp((f - max f)/eta)."""
     with mp.workdps(definitions.DIGITS):
         top = max(v for v, q in zip(f, p, strict=True) if q)
         terms = [
@@ -132,8 +133,8 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
     """Find y by the Illinois method on log y; the ratio gamma/p is y^(1/(k-1)) at the largest loss."""
     top = max(v for v, q in zip(f, p, strict=True) if q)
     charged = [i for i in range(len(f)) if p[i]]
-    # The ratios are (y + (k - 1) u)^(1/(k-1)), with u = (f - top)/eta. To resolve ratios from 1e-20 to
-    # 1/smallest, y needs abs(k - 1) times as many digits as these.
+    # The ratios are (y + (k - 1) u)^(1/(k-1)), with u = (f - top)/eta. The digits must resolve
+    # ratios from 1e-20 to 1/smallest; y, a ratio to the power k - 1, needs abs(k - 1) times as many.
     smallest = float(min(p[i] for i in charged))
     extra = int(abs(float(k) - 1) * (20 + abs(mp.log10(smallest)))) + 20
     with mp.workdps(definitions.DIGITS + extra):
@@ -222,6 +223,7 @@ def solve_extended(f: Any, eta: float, family: str, parameter: float | None = No
 
 
 def _ratio_extended(u: Any, top: Any, k: Any) -> Any:
+    """The ratios gamma/p of a power divergence at u = (f - max f)/eta, if the ratio at max f is `top`."""
     base = np.maximum(top ** (k - 1) + (k - 1) * u, 0)
     with np.errstate(divide="ignore"):
         return base ** (1 / (k - 1))

@@ -1,6 +1,7 @@
 """The robust risk of a linear model at one example, in 30 digits.
 
-If x is uniform on a ball of radius rho in R^d, the prediction is m + r t, where r = rho |theta| and t has a
+A linear model has the coefficients theta, and its prediction at the example is m. If x is uniform on a ball
+of radius rho around the example in R^d, the prediction at x is m + r t, where r = rho |theta| and t has a
 density proportional to (1 - t^2)^((d-1)/2). Losses and divergences are named by strings. mpmath computes the
 integrals in u = arcsin t, split at kinks; thresholds are found by bisection.
 """
@@ -43,6 +44,7 @@ def _minimiser(name: str, y: Any) -> Any:
 
 
 def _bisect(low: Any, high: Any, move_right: Callable[[Any], bool], steps: int = 4 * DIGITS) -> Any:
+    """Bisect [low, high]: keep the right half if `move_right` holds at the middle, else the left half."""
     for _ in range(steps):
         middle = (low + high) / 2
         low, high = (middle, high) if move_right(middle) else (low, middle)
@@ -50,7 +52,10 @@ def _bisect(low: Any, high: Any, move_right: Callable[[Any], bool], steps: int =
 
 
 class Example:
-    """f(t), the loss of the prediction m + r t, and the distribution of t in dimension d."""
+    """f(t), the loss of the prediction m + r t with the label y, and the distribution of t in dimension d.
+
+    `turn` is the t in [-1, 1] at which f is smallest, and `top` is the largest f.
+    """
 
     def __init__(self, name: str, m: float, r: float, y: float, d: int) -> None:
         self.name, self.m, self.r, self.y, self.d = name, mp.mpf(m), mp.mpf(r), mp.mpf(y), d
@@ -63,8 +68,8 @@ class Example:
         return loss(self.name, self.m + self.r * t, self.y)
 
     def integral(self, g: Function, *cuts: Any) -> Any:
-        """The integral of g(t) cos(u)^d, split at the minimiser of the loss and at `cuts`."""
-        core = 3 / mp.sqrt(self.d + 2)
+        """The integral of g(sin u) cos(u)^d over u, split where sin u is the minimiser of f or in `cuts`."""
+        core = 3 / mp.sqrt(self.d + 2)  # three standard deviations of t
         points = {mp.asin(t) for t in (self.turn, *cuts)} | {-mp.pi / 2, -core, core, mp.pi / 2}
         ordered = sorted(u for u in points if abs(u) <= mp.pi / 2)
         whole = mp.mpf(0)
@@ -77,7 +82,7 @@ class Example:
         return self.integral(g, *cuts) / self.total
 
     def crossings(self, level: Any) -> tuple[Any, Any]:
-        """The t at which f crosses the level: below the minimiser, and above it."""
+        """The two t at which f crosses the level: one below the minimiser, and one above."""
         one = mp.mpf(1)
         left = _bisect(-one, self.turn, lambda t: self(t) > level)
         return left, _bisect(self.turn, one, lambda t: self(t) <= level)
@@ -91,7 +96,7 @@ class Example:
 def example_risk(
     name: str, m: float, r: float, y: float, d: int, eta: float, divergence: str, alpha: float = 0.3
 ) -> float:
-    """The robust risk of one example; `alpha` is the parameter of the indicator or of the power."""
+    """The robust risk of one example, as described above; `alpha` is the parameter of indicator and power."""
     with mp.workdps(DIGITS):
         f, price = Example(name, m, r, y, d), mp.mpf(eta)
         if divergence == "average":
@@ -106,7 +111,7 @@ def example_risk(
             return float(_power_below_one(f, price, mp.mpf(alpha)))
         if divergence == "power":  # phi = (x^k - k x + k - 1)/(k (k - 1)) with k = alpha > 1
             k = mp.mpf(alpha)
-            floor = -price / (k - 1)  # the ratio is positive where f > mu + floor
+            floor = -price / (k - 1)  # the density ratio is positive where f > mu + floor
 
             def ratio(t: Any, mu: Any) -> Any:
                 return max(mp.mpf(0), 1 + (k - 1) * (f(t) - mu) / price) ** (1 / (k - 1))
@@ -148,17 +153,19 @@ def _power_below_one(f: Example, price: Any, k: Any) -> Any:
 
 
 def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:
-    """The largest level at which `above` holds; half the digits suffice, as the value is flat there."""
+    """The largest level at which `above` holds, to half the digits: the dual is flat at its minimum."""
     return _bisect(low, high, above, 2 * DIGITS)
 
 
 def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) -> float:
-    """The entropic risk of the cross entropy of W (x + b), for b uniform on the ball of radius rho in R^3.
+    """The entropic risk of the cross entropy of W (x + b) with label y.
+
+    b is uniform on the ball of radius rho in R^3.
 
     A product rule in spherical coordinates, in double precision, without reduction to a subspace.
     """
     u, a = np.polynomial.legendre.leggauss(nodes)
-    radius, shell = (1 + u) / 2, a * (1 + u) ** 2  # the density is proportional to s^2
+    radius, shell = (1 + u) / 2, a * (1 + u) ** 2  # the density of the radius s is proportional to s^2
     angle = 2 * np.pi * np.arange(2 * nodes) / (2 * nodes)
     s, c, phi = np.meshgrid(radius, u, angle, indexing="ij")
     flat = np.sqrt(1 - c * c)

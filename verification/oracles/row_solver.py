@@ -50,7 +50,7 @@ def solve_closed_form(rows: Any, eta: float, family: str, parameter: float | Non
 
 
 def chi_square(weights: Any) -> Any:
-    """m sum (gamma_i - 1/m)^2 of each row."""
+    """m sum_i (gamma_i - 1/m)^2 for each row of m weights gamma."""
     m = weights.shape[-1]
     return m * ((weights - 1 / m) ** 2).sum(axis=-1)
 
@@ -88,7 +88,7 @@ def square(top: float = inf) -> StrongPhi:
 
 
 def mixture(k: float) -> StrongPhi:
-    """x log x - x + 1 + k (x - 1)^2/2, whose ratio solves k x + log(k x) = s + k + log k."""
+    """x log x - x + 1 + k (x - 1)^2/2; the x with phi'(x) = s solves k x + log(k x) = s + k + log k."""
     return StrongPhi(
         lambda x: xlogy(x, x) - x + 1 + k * (x - 1) ** 2 / 2,
         lambda s: np.real(wrightomega(s + k + np.log(k))) / k,
@@ -96,7 +96,7 @@ def mixture(k: float) -> StrongPhi:
 
 
 def _quartic_ratios(s: Any) -> Any:
-    y = np.cbrt(s)  # y + y^3 = s with y = x - 1, by Newton's method
+    y = np.cbrt(s)  # solve y + y^3 = s for y = x - 1, by Newton's method
     for _ in range(60):
         y = (2 * y**3 + s) / (3 * y**2 + 1)
     return np.maximum(1 + y, 0)
@@ -132,7 +132,10 @@ def solve_rows(rows: Any, eta: float, of: StrongPhi) -> Solution:
 
 
 def order_means(u: Any, x: Any, n: int) -> Any:
-    """The means of n order statistics; the quantile function interpolates linearly between points (u, x)."""
+    """The means of the n order statistics of a distribution, given by its quantile function.
+
+    The quantile function interpolates linearly between the points (u, x).
+    """
     u, x = np.asarray(u, dtype=float), np.asarray(x, dtype=float)
     i = np.arange(1, n + 1)[:, None]
     # E min(U_(i), u) for the i-th order statistic U_(i), which has a Beta(i, n + 1 - i) distribution.
@@ -150,16 +153,17 @@ def average_value_at_risk(u: Any, x: Any, alpha: float) -> float:
 
 
 def coordinate_distribution(x: Any, d: int) -> tuple[Any, Any]:
-    """The distribution function of b_1 for b uniform on the unit ball of R^d, and E[b_1; b_1 < x]."""
+    """P(b_1 < x) and E[b_1; b_1 < x], for b uniform on the Euclidean unit ball of R^d."""
     a = (d + 1) / 2
     shape = np.clip(1 - np.asarray(x) ** 2, 0, None)
     return betainc(a, a, (1 + x) / 2), -(shape**a) / ((d + 1) * beta(a, 0.5))
 
 
 def hinge_bias(n: int, d: int, eta: float) -> float:
-    """F - F^n of the hinge, for f = b_1 at n >= 2 uniform points b of the unit ball of R^d.
+    """The risk F of the hinge minus the mean risk F^n of n >= 2 draws, for the loss f = b_1.
 
-    F = E max(f, 1 - eta), and F^n = E max(f_1, M - eta) for M = max(f_1, ..., f_n), an integral over M.
+    b is uniform on the Euclidean unit ball of R^d. F = E max(f, 1 - eta), and F^n = E max(f_1, M - eta) with
+    M = max(f_1, ..., f_n). F^n is computed as an integral over M.
     """
 
     def upper(c: Any, M: Any) -> Any:

@@ -22,7 +22,9 @@ class TransportPlan(NamedTuple):
 def causal_plan(
     cost: Any, joint: Any, reference: Any, *, eta: float = 0.0, penalty: str = "none", causal: bool = True
 ) -> TransportPlan:
-    """Maximise sum pi cost - eta D_phi(pi, pi_0) over the plans of Eq. (casual), or its regularised form.
+    """Maximise E_pi[cost] - eta D_phi(pi, pi_0) over the plans pi of Eq. (EC.6).
+
+    E_pi[cost] is the sum of pi[k, j, l] cost[l, j], and D_phi the divergence of `penalty`.
 
     - `cost` (L, J): Psi(f(x'_l), z_j).
     - `joint` (K, J): P(x_k, z_j).

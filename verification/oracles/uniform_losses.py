@@ -59,7 +59,7 @@ def missing_with_atom(eta: float, q: float, family: str) -> float:
 
 
 def graded(breaks: tuple[float, ...] = (), levels: int = 46, degree: int = 20) -> tuple[Any, Any]:
-    """Nodes and weights for U[0, 1], refined near 1: Gauss-Legendre between 1 - 2^-j and `breaks`.
+    """Nodes and weights for U[0, 1], refined near 1: Gauss rules between the points 1 - 2^-j and `breaks`.
 
     Accurate to rounding for exp((x - 1)/eta) with eta >= 1e-12, and for functions that are smooth except at
     the breaks.

@@ -35,8 +35,8 @@ def errata(claims: list[Claim] | None = None) -> str:
         "--claim ID` checks one entry.",
         "",
         "A statement *holds with a correction* if its corrected form passed every check. It is *refuted* if",
-        "its correction is a different statement, and not a corrected form of it. The sections below sort",
-        "the corrections by their consequences.",
+        "the correction replaces it by a different statement. The sections below sort the corrections by",
+        "their consequences.",
         "",
         plain(f"{totals(chosen)}. {overview(chosen).stands}".strip()),
         *theorem_table(found, THIS),
@@ -70,7 +70,7 @@ def _table(members: list[Entry[Claim]]) -> list[str]:
 
 
 def _entry(claim: Claim, depth: int) -> list[str]:
-    """The section on one claim; `depth` is positive for further readings of the same sentence."""
+    """The section on one claim; `depth` is positive for further claims about the same sentence."""
     with backend("numpy"):
         texts, valid = claim.check_counterexamples()
     if not valid:

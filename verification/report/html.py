@@ -125,7 +125,10 @@ def _linked(text: str, ids: set[str]) -> str:
 
 
 def _code_link(place: str, template: str) -> str:
-    """A location such as verification/oracles/exact_solver.py:26, as a link if `template` is not empty."""
+    """A location such as verification/oracles/exact_solver.py:26 as HTML, with a link if there is a template.
+
+    If `place` has a name before the location, the name is shown. `template` is a URL with {path} and {line}.
+    """
     name, _, at = place.rpartition(" ")
     path, _, line = at.rpartition(":")
     shown = escape(name or path)

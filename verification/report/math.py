@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from latex2mathml.converter import convert
 
-# Markdown interprets "<", and a backslash before punctuation; these commands consist of letters.
+# Markdown interprets "<", ">" and a backslash before punctuation; these commands of letters replace them.
 _LETTERS = {
     r"\|": r"\Vert",
     r"\{": r"\lbrace",

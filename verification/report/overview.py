@@ -15,7 +15,7 @@ from phiball.verification.report.this_paper import THIS
 STANDS = (
     "The main results of the paper stand. Strong duality, consistency and the variation regularization "
     "(Theorem 1 (I), Proposition 1, Theorem 4 (II)) each need one more condition on phi. Examples 2 to 5 "
-    "satisfy all three; Example 1 satisfies the condition of Theorem 1 if alpha < 1. The complexity orders "
+    "satisfy all three conditions; Example 1 satisfies that of Theorem 1 if alpha < 1. The complexity orders "
     "of Theorems 2 and 3, the other regularization effects and the generalization bounds hold as printed. So "
     "do the guarantees of Algorithm 2 for its weights and multiplier, if (x - 1)^2/2 replaces the phi of "
     "Example 3. Proposition 3 (I) has to be weakened; the weaker form is enough for Theorem 2."
@@ -43,7 +43,12 @@ class Correction(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The opening of the report: the results that stand, and the corrections with and without consequence."""
+    """The opening of the report.
+
+    - `stands`: the results that stand, in words.
+    - `corrections`: the corrections that change a result or a proof.
+    - `wording`: the corrections without consequence, in words.
+    """
 
     stands: str
     corrections: dict[Consequence, list[Correction]]
@@ -51,7 +56,7 @@ class Overview(NamedTuple):
 
 
 def overview(lines: Sequence[Line], paper: Paper = THIS) -> Overview:
-    """The opening of the report; `stands` is empty unless all claims about this paper are as recorded."""
+    """The opening of the report; `stands` is empty unless all claims about our paper are as recorded."""
     found = of_the_paper(lines)
     chosen = [(consequence, _corrections(found, consequence)) for consequence in TITLES]
     known = {claim.id for claim in all_claims() if claim.section != BEYOND}

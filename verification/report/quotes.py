@@ -55,6 +55,7 @@ def _formula(tex: str, paper: Paper) -> str:
 
 
 def _reference(label: str, brackets: bool, paper: Paper) -> str:
+    """The number of the item with this LaTeX label, in parentheses if `brackets`."""
     number = paper.reference(label)
     return f"({number})" if brackets and not number.startswith("(") else number
 
@@ -70,4 +71,5 @@ def quote_markdown(quote: str, paper: Paper, plain: Callable[[str], str]) -> str
 
 
 def _joined(quote: str, paper: Paper, text: Callable[[str], str], formula: Callable[[str], str]) -> str:
+    """The quotation, with its text converted by `text` and its formulas by `formula`."""
     return "".join(formula(part) if is_math else text(part) for part, is_math in pieces(quote, paper))

@@ -14,7 +14,7 @@ FILE = "record.json"
 
 
 def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -> Path:
-    """Add a complete run to the record in `folder`, in place of an earlier run with the same settings."""
+    """Add a complete run to the record in `folder`; it replaces a run with the same settings."""
     key = ("backend", "seed", "deep")
     run = {name: about[name] for name in key}
     others = [old for old in read_record(folder) if any(old[name] != run[name] for name in key)]

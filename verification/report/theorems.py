@@ -52,10 +52,11 @@ _BY_VERDICT = {
 class Theorem(Generic[Line]):
     """A theorem, proposition or lemma, and whether it holds as printed.
 
-    - `parts`: the parts of the theorem by answer, worst answer first, such as "(I) and (III)"; empty text if
-      there is only one answer.
+    - `parts`: for each answer, from the worst to the best, the parts of the theorem that have it, such as
+      "(I) and (III)"; an empty text if there is only one answer.
     - `corrections`: the part, the correction and the id of each claim whose answer is not "yes".
-    - `wording`, `proof`: the ids of misprints and imprecise sentences, and of errors in the proof.
+    - `wording`: the ids of misprints and imprecise sentences in the theorem.
+    - `proof`: the ids of errors in its proof or discussion.
     """
 
     item: Item
@@ -71,8 +72,8 @@ class Theorem(Generic[Line]):
 
     @property
     def answer(self) -> str:
-        """All answers in one phrase, such as "with one more assumption: (I); yes: (II)"."""
-        return "; ".join(f"{answer}: {parts}" if parts else answer for answer, parts in self.parts.items())
+        """All answers in one phrase, such as "(I): with one more assumption; (II): yes"."""
+        return "; ".join(f"{parts}: {answer}" if parts else answer for answer, parts in self.parts.items())
 
     @property
     def notes(self) -> list[str]:
@@ -104,6 +105,7 @@ def answer_of(entry: Entry[Line]) -> HoldsAsPrinted:
 
 
 def _theorem(item: Item, statement: Sequence[Entry[Line]], asides: Sequence[Entry[Line]]) -> Theorem[Line]:
+    """Group the entries on an item by answer; `asides` are the entries on its proof or discussion."""
     by_answer: dict[HoldsAsPrinted, list[Entry[Line]]] = {}
     for entry in statement:
         by_answer.setdefault(answer_of(entry), []).append(entry)

@@ -99,7 +99,7 @@ def _counted(number: int, word: str) -> str:
 
 
 def totals(results: Sequence[Line]) -> str:
-    """The number of statements of the paper that hold, need a correction or are refuted; empty if none."""
+    """The number of statements of the paper by outcome, as text; empty if there are no statements."""
     found = of_the_paper(results)
     if not found:
         return ""
@@ -166,7 +166,7 @@ def summary(results: list[Result], seconds: float) -> str:
 
 
 def reading_of(assessment: Assessment) -> str:
-    """The reading of an ambiguous sentence that is checked, and its other readings; empty if unambiguous."""
+    """For an ambiguous sentence, the reading that is checked and the other readings; else empty."""
     if assessment.as_stated:
         return ""
     others = "; ".join(f"{other.sense} ({other.outcome})" for other in assessment.others)
@@ -249,9 +249,12 @@ def verdict_difference(result: Result) -> str:
         return ""
     text = f"the {NAMES['recorded']} is {result.recorded}"
     if result.verdict is Verdict.HOLDS and result.recorded is Verdict.CORRECTED:
-        return f"{text}, but the claim has no counterexample to the printed statement, which it needs"
+        return f"{text}, but the claim has no counterexample to the printed statement"
     if result.verdict is Verdict.UNDECIDED and result.counterexamples and not result.error:
-        return f"{text}, but a counterexample does not violate the printed statement"
+        return (
+            f"{text}, but a counterexample is invalid: it must violate the printed statement and satisfy the "
+            "paper's assumptions"
+        )
     return "; ".join(filter(None, [text, evidence(result)]))
 
 

@@ -63,12 +63,14 @@ class Trial:
     """The solver that a claim calls: it records the calls, and their outcome.
 
     - `fixed`: whether the claim has fixed instances instead of strategies.
-    - `solved`, `skipped`, `checked`: the numbers of solved and unsupported problems, and of checks.
+    - `solved`, `skipped`, `checked`: the numbers of problems solved, of unsupported problems, and of
+      pieces of evidence checked.
     - `missing`: the fields that the solver did not return.
     - `measured`: the quantities that the claim measures.
     - `eta`, `calls`: the largest eta and the number of calls of the current example.
     - `call`, `returned`: the last problem and its answer, as text.
-    - `failure`: problem, failure, answer, exact answer, and whether the solver raised; None without one.
+    - `failure`: the problem, the failure, the answer and the exact answer as text, and whether the solver
+      raised an error; None without a failure.
     """
 
     solve: Callable[..., Any]
@@ -96,7 +98,7 @@ class Trial:
         )
         if unsupported:
             self.skipped += 1
-            if self.fixed and (p is None or o.nonuniform):  # to reach the instances that are supported
+            if self.fixed and (p is None or o.nonuniform):  # so that the claim goes on to supported instances
                 return worst_case(losses, eta, divergence, p=p)
             raise UnsupportedProblem
         self.solved += 1
@@ -117,6 +119,7 @@ class Trial:
         return solution
 
     def _record_call(self, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> None:
+        """Record the problem as text for the report, and as arrays for `_exact_answer`."""
         f = to_numpy(losses)
         etas = np.asarray(eta if isinstance(eta, float) else to_numpy(eta))
         self.eta = max(self.eta, float(etas.max()))
@@ -172,13 +175,16 @@ class Trial:
         self.checked += 1
         if quantity is not Quantity.VALUE:  # `tol` does not apply
             return piece
-        # A solver may add terms of the size of eta, whose rounding error remains.
+        # A solver may add terms of size eta that cancel, but their rounding errors remain.
         # If an example compares several solutions, each may be off by tol.
         times = 1 if self.fixed else self.calls
         return replace(piece, tolerance=piece.tolerance + ROUNDING * self.eta + times * tol)
 
     def fail(self, example: Mapping[str, Any], failure: str, raised: bool = False) -> None:
-        """Record a failure, described by a text. Hypothesis shrinks examples: the last is the smallest."""
+        """Record a failure, described in words, in place of earlier ones.
+
+        Hypothesis shrinks failing examples, so the last failure has the smallest example.
+        """
         shown = [self.call]
         for name, value in example.items():
             if name not in ("eta", "alpha") and isinstance(value, (float, int)):
@@ -208,7 +214,7 @@ def _type_of(x: Any) -> str:
 
 
 def statement_on(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]]:
-    """Return the claim's statement with `trial` as its solver; an invalid answer becomes evidence."""
+    """Return the claim's statement with `trial` as its solver; an invalid answer is a violation."""
 
     def statement(**example: Any) -> Iterator[Evidence]:
         if trial.skipped >= _MAX_UNSUPPORTED and not trial.solved:

@@ -50,9 +50,9 @@ def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Progr
         outcome = Outcome.SKIPPED
     elif result.error:
         outcome, wrong = Outcome.FAILED, result.error
-        if trial.failure is not None:  # the failure did not repeat
+        if trial.failure is not None:  # Hypothesis ran the failing example again, and it passed
             example, wrong, returned, exact, _ = trial.failure
-            wrong += "; the solver does not always fail on these losses"
+            wrong += "; the solver does not always fail on this problem"
     else:
         outcome = Outcome.PASSED
     texts = (example, wrong, returned, exact)
@@ -82,7 +82,7 @@ def verify_solver(
     - `batches`: False if the solver takes one row of losses at a time.
     - `tol`: the absolute error that `value` may have, for losses up to 1e6; 0 allows rounding errors only.
       With a positive `tol`, the primal value at `weights` and the dual value at `mu` must be accurate to
-      `tol`, but their entries are not compared. Weights must sum to one in any case.
+      `tol`, but `weights` and `mu` themselves are not compared. Weights must sum to one in any case.
     - `effort`: multiplies the number of problems.
     - `seed`: the seed of the search.
     - `progress`: whether to show progress on stderr.
