@@ -54,7 +54,7 @@ def fewer_logarithms(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
     for sgd_plan, delta in zip(plans, DELTAS, strict=True):
         yield Evidence.at_most(sgd_plan.bound, delta, 0.0, f"the bound for delta = {delta:.2g}")
     x = [1 / delta for delta in DELTAS]
-    # The step size is delta over a moment that grows like L + 1.6 + 1/C; here it is checked as O(delta) only.
+    # The step size is delta over a bound on E|V|^2 that grows like L + 1.6 + 1/C. Only O(delta) is checked.
     for title, y, power, logs in (
         ("steps, RTMLMC", [float(p.steps) for p in plans], 2, 1),
         ("step size, RTMLMC", [p.step_size for p in plans], -1, 0),
@@ -85,7 +85,8 @@ def sharp_lemma(F: SmoothFunction) -> float:
     formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"
     r" \mathrm{Proj}_{\Theta}\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right]"
     r" \right\|^2 \le \frac{16}{3} \frac{S D_*}{T} + \frac{14}{3} \frac{\sigma^2}{m}",
-    assumptions="grad F is S-Lipschitz; E V = grad F, with variance sigma^2; batches of m; a random iterate",
+    assumptions="grad F is S-Lipschitz; V has mean grad F and variance sigma^2; batches of m; theta~ is a "
+    "random iterate",
     examples=150,
     F=smooth_functions(),
 )
@@ -124,7 +125,7 @@ def second_moment_by_chi_square(
     weights: Weights = signed_weights,
     moment: Moment = gradient_second_moment,
 ) -> Evidence:
-    """RT-MLMC satisfies the second-moment bound with C = sinh^2(B/(2 eta)), a bound on chi-square."""
+    """RT-MLMC satisfies the bound of D6-sharp with C = sinh^2(B/(2 eta)), which bounds chi-square."""
     bound = moment(
         RTMLMC(level),
         distribution.lipschitz,
@@ -151,7 +152,8 @@ def short_table(problem: Setting, eps: float) -> HyperParameters:
     verdict=Verdict.HOLDS,
     formula=r"T = \left\lceil \frac{32 D \overline{S} M_2}{\epsilon^4} \right\rceil"
     r" \Rightarrow \mathbb{E}\| \nabla F \|^2 \le \epsilon^2",
-    assumptions="the lemmas on levels; the descent lemma with a valid smoothness constant; no constraints",
+    assumptions="Lemma EC.5; the descent lemma with a valid smoothness constant; no constraints; "
+    "D = F^L(theta_1) - min F^L, M_2 = 2 (L + 1) L_f^2 e^(4B/eta)",
     examples=200,
     problem=settings().map(lambda problem: replace(problem, constrained=False)),
     ratio=powers_of_ten(-3, 0),
@@ -169,7 +171,7 @@ a_quarter_of_the_steps.mutant("uses 16 instead of 32")(
 
 
 def _sharp_guarantee(problem: Setting, S: float, sgd_plan: Plan) -> float:
-    """The bound of the sharpened lemmas on E|grad F|^2 after a plan, for S-smooth F."""
+    """The bound of the sharpened lemmas on E|gradient mapping|^2 for SGD with this plan, for S-smooth F."""
     level, half = sgd_plan.estimator.level, problem.height / (2 * problem.eta)
     bias = (problem.lipschitz * exp(half) * expm1(half) / 2.0**level) ** 2
     C = sinh(half) ** 2
@@ -186,7 +188,8 @@ def _sharp_guarantee(problem: Setting, S: float, sgd_plan: Plan) -> float:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\| \nabla F \|^2 \le \beta^2 + \frac{2B}{\gamma T} + S \gamma M^2, \quad"
     r" S = S_f + \frac{L_f^2}{\eta}, \quad \beta = L_f \, r (r-1) 2^{-L}",
-    assumptions="0 <= f <= B, f is L_f-Lipschitz and S_f-smooth; RT-MLMC; epsilon <= L_f",
+    assumptions="0 <= f <= B, f is L_f-Lipschitz and S_f-smooth; RT-MLMC; epsilon <= L_f; "
+    "r = e^(B/(2 eta)), M^2 is the bound of G5-sharp; the formula is for the unconstrained case",
     examples=200,
     problem=settings(),
     ratio=powers_of_ten(-2, 0),

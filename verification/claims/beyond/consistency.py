@@ -86,7 +86,7 @@ def limit_for_every_domain(
     risk, end = float(solved(solve, problem, restricted(phi, a, b)).value), float(limit(problem, a, b))
     tolerance = 2 * value_tolerance(problem)
     yield Evidence(risk - end, tolerance, f"R = {risk:.6g} is at most the limit {end:.6g}")
-    # The density of the limit lies in [a, min(b, 1/p_min)], and the convex phi is largest at an end of this.
+    # The density of the limit lies in [a, min(b, 1/p_min)]; the convex phi is largest at one of the two ends.
     highest = min(b, 1 / min(q for q in problem.probabilities if q))
     cost = max(abs(x - 1) if phi is ABSOLUTE else (x - 1) ** 2 / 2 for x in (a, highest))
     slack = tolerance + ROUNDING * problem.eta * cost
@@ -122,10 +122,10 @@ _LEADING: dict[str, tuple[str, Callable[[float], float], float, float]] = {
     verdict=Verdict.HOLDS,
     formula=r"f\sim U[0,1]:\quad \max f-R_\eta = \eta\log\frac{1}{\eta}-\eta\log(1-e^{-1/\eta}),\quad"
     r" \frac{4}{3}\sqrt{\frac{\eta}{2}}-\frac{\eta}{2},\quad 2\eta-2\eta^2,\quad \eta-\frac{\eta^2}{2}",
-    assumptions="entropic; quadratic and absolute value for eta <= 1/2; hinge for eta <= 1",
+    assumptions="phi is entropic; quadratic (eta <= 1/2); absolute value (eta <= 1/2); hinge (eta <= 1)",
 )
 def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """For uniform losses max f - R falls like eta log(1/eta), sqrt(eta), eta and eta for the four phi."""
+    """For uniform f, max f - R is of order eta log(1/eta), sqrt(eta), eta and eta in Examples 2 to 5."""
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
         gaps = []
         for x in (2.0, 5.0, *X):
@@ -157,13 +157,13 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
     verdict=Verdict.HOLDS,
     formula=r"P(f=1)=q,\ P(f=0)=1-q:\quad \max f-R_\eta = -\eta\log\left(q+(1-q)e^{-1/\eta}\right),\quad"
     r" \frac{\eta}{2}\left(\frac{1}{q}-1\right),\quad 2\eta(1-q),\quad \eta(1-q)",
-    assumptions="entropic; quadratic for eta <= q; absolute value for eta <= 1/2; hinge for eta <= 1",
+    assumptions="phi is entropic; quadratic (eta <= q); absolute value (eta <= 1/2); hinge (eta <= 1)",
     q=st.one_of(st.sampled_from([0.5, 0.25, 1.0]), powers_of_ten(-4.0, 0.0)),
     share=powers_of_ten(-9.0, 0.0),
     d=st.sampled_from([QUADRATIC, ENTROPIC, ABSOLUTE, HINGE]),
 )
 def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = worst_case) -> Evidence:
-    """With an atom at the maximum, max f - R is linear in eta for every phi."""
+    """With an atom at max f, max f - R is of order eta for the phi of Examples 2 to 5."""
     eta = share * min(q, 0.5)
     got = float(solved(solve, InnerProblem((0.0, 1.0), eta, (1 - q, q)), d).value)
     missing = uniform_losses.missing_with_atom(eta, q, d.name)
@@ -189,7 +189,7 @@ CELLS = 1000
     "c = 2 eta for the absolute value, eta for the hinge; f(x) = x on [0, 1], discretized",
 )
 def density_and_atom(density: Callable[..., Density] = worst_case_density) -> Iterator[Evidence]:
-    """The density and an atom at the maximum have mass one and attain the risk, if D charges the atom."""
+    """A density plus an atom at max f has mass 1 and attains R, if D charges phi'(infinity) for the atom."""
     h = 1 / CELLS
     x = h * (np.arange(CELLS) + 0.5)
     for d, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):
@@ -207,12 +207,12 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
             zeta, atom = to_numpy(worst.density), float(worst.masses[0])
             where, note = float(worst.atoms[0, 0]), f"{d.name}, eta = {eta}"
             yield Evidence(abs(zeta.mean() + atom - 1), ROUNDING, f"{note}: the mass")
-            # Accurate to about one cell, as the largest loss is at the midpoint of the last cell.
+            # The error is about one cell, since the largest loss is at the midpoint of the last cell.
             yield Evidence(abs(atom - (1 - width * eta)), 1.5 * h, f"{note}: the atom has mass {atom:.4g}")
             cost = float(to_numpy(d.phi(array(zeta.tolist()))).mean()) + d.recession * atom
             reached = float((zeta * x).mean()) + atom * where - eta * cost
             exact = uniform_losses.optimal_value(eta, d.name)
-            # The largest loss is half a cell below max f; the sum over cells is exact for f.
+            # The largest loss on the grid is half a cell below max f; midpoint sums of f are exact.
             yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is attained, R = {exact:.6f}")
 
 
@@ -227,12 +227,12 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     id="E4c-pole",
     verdict=Verdict.HOLDS,
     formula=r"P_*(\{\arg\max f\}) = 1-\mathbb{E}_\nu\left[\phi^{*\prime}\left(\phi'(\infty)"
-    r"+\frac{f-\max f}{\eta}\right)\right]\quad\text{where that is positive}",
+    r"+\frac{f-\max f}{\eta}\right)\right]\quad\text{if this is positive}",
     assumptions="phi is differentiable with finite lim phi(t)/t; f = -u^(1/2) for Burg's phi and -u^(1/4) "
-    "for Hellinger's, u uniform on [0, 1]; the expectations are 2 eta and 8 eta^2",
+    "for Hellinger's, u uniform on [0, 1]; the expectation is then 2 eta and 8 eta^2, respectively",
 )
 def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
-    """The worst case has an atom at a sharp peak of f, also for a smooth phi, if lim phi(t)/t is finite."""
+    """If lim phi(t)/t is finite, the worst case can have an atom at a sharp peak, even for smooth phi."""
     u, p = uniform_losses.dyadic()
     for k, root in ((0.0, 0.5), (0.5, 0.25)):
         d = cressie_read(k)

@@ -69,7 +69,8 @@ def linearisation_error_is_halved(
 def half_is_attained(linear: Linear = surrogate) -> Iterator[Evidence | Curve]:
     """The constant 1/2 cannot be lowered: as eta -> 0 the error of linearization tends to S rho^2/2."""
     rho, etas = 0.5, tuple(10 ** (-k / 2) for k in range(3, 8))
-    # max f - R depends on the slope of f at its maximum: 3/2 for f, and 1 for its linearization.
+    # For each phi: the order in eta and the coefficient of the first term of 1 - error/(S rho^2/2). It comes
+    # from max f - R, which depends on the slope at the maximum: 3/2 for f, and 1 for its linearization.
     first_terms = {
         ENTROPIC: (1.0, 8 * log(1.5)),
         QUADRATIC: (0.5, 32 / 3 * sqrt(rho) * (sqrt(1.5) - 1)),
@@ -115,7 +116,10 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     assumptions="entropic phi; for norm inf no entry of g is 0; for norm 1 the largest entry is unique",
 )
 def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
-    """R1/rho tends to the dual norm: on a line like log C/C, C^-1/2, 2/C, 1/C, in a ball like k log C/C."""
+    """The dual norm minus R1/rho falls like k log C/C in a ball, and on a line at a rate that depends on phi.
+
+    On a line the rates are log C/C (entropic), C^-1/2 (quadratic), 2/C (absolute value) and 1/C (hinge).
+    """
     C = tuple(10.0**k for k in (1, 2, 3, 4))
     for phi in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
         got = [1.3 - mean(oce(array([[1.3]]), Ball(2, 1.0), c, phi)) for c in C]
@@ -132,7 +136,8 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
         yield curve
         error = max(abs(a - b) for a, b in zip(got, exact, strict=True))
         yield Evidence(error, 1.3 * QUADRATURE, f"{phi.name} phi: the closed form on a line")
-    # Two large values of C determine the coefficient of log C up to a relative error of 1/C.
+    # Two large values of C determine the coefficient k of log C up to a relative error of 1/C. In the last
+    # two cases k = 2 instead of d = 3: an entry of g is 0 (norm inf), or two entries are largest (norm 1).
     low, high = 1e6, 1e9
     for norm, v, k in (
         (2.0, [1.0, 0.5], 1.5),
@@ -183,12 +188,12 @@ def variance_is_exact(
     R3 = mean(regulariser(array([g]), Ball(2, rho), rho / C, QUADRATIC))
     gap = R3 - exact
     if equal:
-        yield Evidence(abs(gap), rounding, f"R1 = R3 at C norm = {C_norm:g}")
+        yield Evidence(abs(gap), rounding, f"R1 = R3 at C |g| = {C_norm:g}")
     else:
-        yield Evidence(-gap, rounding, f"R1 <= R3 at C norm = {C_norm:g}")
+        yield Evidence(-gap, rounding, f"R1 <= R3 at C |g| = {C_norm:g}")
     if C_norm >= 1.2:
-        # Even in four dimensions, g.b exceeds 1/1.2 of the norm of g often enough for this gap.
-        yield Evidence(1e-6 * R3 - gap, 0.0, f"R1/R3 = {exact / R3:.6f} at C norm = {C_norm:g}")
+        # Even in four dimensions, g.b > |g|/1.2 has enough probability for a relative gap of 1e-6.
+        yield Evidence(1e-6 * R3 - gap, 0.0, f"R1/R3 = {exact / R3:.6f} at C |g| = {C_norm:g}")
 
 
 @variance_is_exact.mutant("uses the entropic phi", replaces="oce")
@@ -210,7 +215,7 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
 def variance_error_of_fourth_order(
     linear: Linear = surrogate, regulariser: Linear = r3
 ) -> Iterator[Evidence | Curve]:
-    """For norm inf the entropic regularizer lies below R3 by about (rho^4/eta^3) sum g_j^4/180."""
+    """For norm inf and the entropic phi, E~ is below R3 by about (rho^4/eta^3) sum_j g_j^4/180."""
     v, eta = [1.0, 0.5], 2.0
     g = array([v])
     t = (0.4, 0.2, 0.1, 0.05, 0.025)
@@ -323,10 +328,10 @@ def variances_of_balls(
     closed = {1.0: 2 / ((len(g) + 1) * (len(g) + 2)), 2.0: 1 / (len(g) + 2), inf: 1 / 3}
     if norm in closed:
         yield Evidence(abs(got - rho**2 * closed[norm] * square), 2.0**-44 * exact, "the closed form")
-        # The second derivative of the exponential moments is an independent computation of the variance.
+        # The second derivative of the log-mgf at 0 is an independent computation of the variance.
         small = 1e-4 / (1 + max(map(abs, g)))
         curved = 2 * ball_log_mgf(_scaled(g, small), norm) * (rho / small) ** 2
-        yield Evidence(abs(got - curved), 1e-7 * exact, "the exponential moments")
+        yield Evidence(abs(got - curved), 1e-7 * exact, "the second derivative of the log-mgf")
 
 
 @variances_of_balls.mutant("uses the sphere instead of the ball")

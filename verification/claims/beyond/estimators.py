@@ -88,11 +88,12 @@ def _level_bound(n: int, mean_chi_square: float) -> float:
 
 
 def weights_at(eta: float, phi: Divergence) -> Callable[[Array], Array]:
-    """The function that returns the exact weights of each row of losses."""
+    """The function that maps rows of losses to their optimal weights."""
     return lambda rows: worst_case(rows, eta, phi).weights
 
 
 def _signed(rows: Array, eta: float, phi: Divergence) -> Array:
+    """The weights of each row minus half the weights of its halves."""
     return signed_weights(rows, eta, phi, telescoping=True)[1]
 
 
@@ -160,7 +161,7 @@ def whole_second_moment(
 ) -> Iterator[Evidence]:
     """E|V|^2 <= (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, and L_f^2 for SG."""
     solve = weights_at(distribution.eta, phi)
-    # With ties the weights of some phi are not unique; C is computed from the weights in use.
+    # If losses tie, the weights of some phi are not unique; C is computed from the weights of this solver.
     C = max(
         largest_chi_square(distribution, k, lambda f: to_numpy(solve(array(f)))) for k in range(level + 1)
     )
@@ -340,7 +341,8 @@ def _bias_by_quadrature(n: int, d: int) -> float:
 def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[float, float]:
     """An estimate of F - F^n for the hinge and f = b_1 on the unit ball of R^d, and its standard error.
 
-    F is the expectation of the dual at mu* = 1 - eta, which is at least the value on every sample.
+    F is the expected dual value of a sample at mu* = 1 - eta. On every sample the dual value at this mu is at
+    least the optimal value.
     """
     xp = active().namespace
     b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng=rng(seed))
@@ -355,7 +357,8 @@ def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[f
     verdict=Verdict.HOLDS,
     formula=r"F - F^n \sim c\, n^{-2/(d+1)}, \qquad"
     r" \frac{Q(1) - Q(1 - u)}{u} \to \infty \quad (u \to 0),\ d \ge 2",
-    assumptions="f = b_1 with b uniform on the Euclidean ball of R^d; hinge, eta = 0.05",
+    assumptions="f = b_1 with b uniform on the unit ball of R^d; Q is the inverse distribution function of "
+    "f; F^n is the objective with n points; the hinge, eta = 0.05",
     remark="The paper calls Assumption 3 (II) relatively mild. In two or more dimensions, however, the "
     "density of a linear loss vanishes at the boundary of the ball; then Q is not Lipschitz, and the bias "
     "falls more slowly than 1/n.",
@@ -383,7 +386,7 @@ def bias_on_a_ball(
         yield curve.exactly(-2 / (d + 1), 0.03)
         t = np.array([1e-1, 1e-5])
         slopes = t / (1 - row_solver.coordinate_distribution(1 - t, d)[0])
-        note = f"d = {d}: the mean slope of Q is {slopes[0]:.3g} above 0.9, {slopes[1]:.3g} above 1 - 1e-5"
+        note = f"d = {d}: mean slope of Q {slopes[0]:.3g} where Q > 0.9, {slopes[1]:.3g} where Q > 1 - 1e-5"
         yield Evidence(20.0 - float(slopes[1] / slopes[0]) if d > 1 else 0.0, 0.0, note)
 
 

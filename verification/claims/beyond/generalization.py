@@ -31,7 +31,7 @@ from phiball.verification.instances.strategies import powers_of_ten
     verdict=Verdict.HOLDS,
     formula=r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, "
     r"|\cdot|) \le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty)",
-    assumptions="any convex phi, also with kinks, as T is monotone and commutes with adding constants",
+    assumptions="any convex phi, also with kinks: T is monotone, and T(g + c) = T(g) + c for constants c",
     examples=60,
     family=classes(),
     eta=powers_of_ten(-3, 2),
@@ -68,7 +68,7 @@ def _members(count: int) -> Any:
 
 
 def _centres(losses: Any, eps: float) -> int:
-    """The size of a greedy eps-cover, whose centres are more than eps apart."""
+    """The number of centres of a greedy eps-cover of the rows of `losses`, in the maximum norm."""
     left, count = losses, 0
     while len(left):
         left = left[np.abs(left - left[0]).max(axis=-1) > eps]
@@ -111,7 +111,7 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
     sizes = (10**4, 10**5, 10**6, 10**7)
     totals = [covering_bound(n, 0.1, plane).total for n in sizes]
     for n, total in zip(sizes, totals, strict=True):
-        # The bound is a limit alpha -> 0, which differs from alpha = 1e-12 by at most 8e-12.
+        # The bound is its limit for alpha -> 0; at alpha = 1e-12 it differs by at most 8e-12.
         yield Evidence(abs(total / printed_bound(n, 0.1, plane, 1e-12) - 1), 1e-9, f"n = {n}: {total:.3f}")
     curve = Curve(
         "the generalization bound, K = d = 2, Lambda = Psi = varrho = 1, rho = 0.1, delta = 0.1",

@@ -210,6 +210,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     id="E19",
     formula=r"\max f - \eta D(\gamma_{top}) \le R \le \max f, \quad R \le \mathbb{E} f + "
     r"\frac{(\max f - \min f)^2}{\eta} \text{ if } \eta \ge 10^9 (\max f - \min f)",
+    assumptions="gamma_top is the reference distribution restricted to f = max f and normalised; the second "
+    "bound is not checked for the indicator",
     problem=problems(),
     ratio=st.sampled_from([1e-9, 1e9, 1e-15, 1e15]),
     d=divergences(),
@@ -227,7 +229,7 @@ def extreme_eta_does_not_overflow(
         excess = above - problem.spread**2 / extreme.eta
         yield Evidence(excess, tolerance, "at a huge eta the value is close to the mean")
     elif ratio < 1:
-        # The divergence if all mass moves to the largest loss; if it is infinite, there is nothing to check.
+        # `cost` is the divergence of gamma_top; if it is infinite, there is nothing to check.
         mass = float(sum(q for v, q in zip(problem.f, exact_distribution(problem), strict=True) if v == top))
         cost = mass * definitions.phi(mp.mpf(1) / mass, d.family or "", d.parameter)
         if mass < 1:
@@ -275,7 +277,7 @@ gap_is_dual_minus_primal.mutant("returns the largest loss as the value")(LARGEST
 
 
 class Counted:
-    """A number; the class counts all comparisons."""
+    """A number; `Counted.comparisons` counts the comparisons of all instances."""
 
     comparisons = 0
 
@@ -291,7 +293,10 @@ Filler: TypeAlias = Callable[[list[Fraction], Fraction], Fraction]
 
 
 def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
-    """mu* of Example 3: the j largest f minus mu sum to m eta, for the smallest j with f_(j+1) <= mu."""
+    """mu* of Example 3, by sorting the m losses in descending order f_(1) >= f_(2) >= ...
+
+    mu* = (f_(1) + ... + f_(j) - m eta)/j for the smallest j with f_(j+1) <= mu*.
+    """
     ranked = [loss.value for loss in sorted(map(Counted, f))][::-1]
     total, mu = Fraction(0), Fraction(0)
     for j, v in enumerate(ranked, start=1):
@@ -313,13 +318,13 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     problem=problems(nonuniform=False),
 )
 def sorting_solves_example_3(problem: InnerProblem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
-    """Sorting (at most m ceil(log2 m) comparisons) and one pass over the losses solve Example 3 exactly."""
+    """Sorting, with at most m ceil(log2 m) comparisons, and one pass over the losses solve Example 3."""
     f, eta, m = [Fraction(v) for v in problem.f], Fraction(problem.eta), len(problem.f)
     Counted.comparisons = 0
     mu = fill(f, eta)
     yield Evidence.at_most(Counted.comparisons, m * ceil(log2(m)), 0.0, f"comparisons of {m} losses")
     gamma = [max(v - mu, Fraction(0)) / (m * eta) for v in f]
-    # Feasibility and stationarity are sufficient for a concave problem.
+    # gamma satisfies stationarity by its formula, so mass 1 makes it optimal: the problem is concave.
     yield Evidence(float(abs(sum(gamma) - 1)), 0.0, "gamma sums to one")
     value = sum(w * v - eta / m * ((m * w) ** 2 - 1) / 2 for w, v in zip(gamma, f, strict=True))
     solution = worst_case(problem.losses, problem.eta, QUADRATIC)

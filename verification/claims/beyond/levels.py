@@ -39,12 +39,15 @@ from phiball.verification.oracles.exact_levels import two_point_level, two_point
 
 
 def small_ratio_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """The bound eta (e^(B/eta) - 1)^2/8 2^-l, as Var X <= (e^(B/eta) - 1)^2/4 for X = e^(f/eta)."""
+    """2^-l eta (e^(B/eta) - 1)^2/8, since X = e^(f/eta) has variance at most (e^(B/eta) - 1)^2/4."""
     return distribution.eta * expm1(distribution.ratio) ** 2 / 8 * 2.0**-level
 
 
 def large_ratio_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """The bound eta (e^(B/(2 eta)) - 1)^2 2^-l, as E log(E X/mean X) <= Var X/(2^l E X) for X = e^(f/eta)."""
+    """2^-l eta (e^(B/(2 eta)) - 1)^2.
+
+    With X = e^(f/eta) >= 1, F - F^l = eta E log(E X/mean X) is at most eta Var X/(2^l E X).
+    """
     return distribution.eta * expm1(distribution.ratio / 2) ** 2 * 2.0**-level
 
 
@@ -97,7 +100,8 @@ def _half_chi_square(q: float, ratio: float) -> float:
     id="G1-limit",
     verdict=Verdict.HOLDS,
     formula=r"\lim_{\ell \to \infty} 2^{\ell} (F - F^{\ell}) = \frac{\eta}{2} \chi^2",
-    assumptions="chi^2 is the divergence of the worst case from nu; f = 0 or B; extrapolation from l = 6, 7",
+    assumptions="chi^2 is the divergence of the worst case from nu; f = B with probability q, else 0; "
+    "eta = 1; extrapolation from l = 6 and 7",
 )
 def value_bias_limit(
     solve: Solver = worst_case, limit: Callable[[float, float], float] = _half_chi_square
@@ -139,7 +143,7 @@ Bias = Callable[..., float]
 def gradient_bias_by_cauchy_schwarz(
     distribution: DiscreteDistribution, level: int, solve: Solver = worst_case, bias: Bias = gradient_bias
 ) -> Evidence:
-    """The gradient's bias is at most L_f r (r - 1)/2^l with r = e^(B/(2 eta)), twice the paper's exponent."""
+    """The gradient's bias is at most L_f r (r - 1)/2^l, r = e^(B/(2 eta)); the paper has rate 2^(-l/2)."""
     bound = bias(level, lipschitz=distribution.lipschitz, bound=distribution.height, eta=distribution.eta)
     error = gradient_error(distribution, level, solve) ** 0.5
     note = f"bias {error:.4g}, bound {bound:.4g}"
@@ -154,7 +158,7 @@ def gradient_bias_by_cauchy_schwarz(
     assumptions="f = 0 or 1 with equal probabilities and gradients -1 or 1, eta = 1; l = 0, ..., 8",
 )
 def gradient_bias_order(solve: Solver = worst_case, bias: Bias = gradient_bias) -> Iterator[Evidence | Curve]:
-    """The squared bias of the gradient falls like 4^-l, twice as fast as the paper's bound."""
+    """The squared bias of the gradient falls like 4^-l; the paper's bound falls like 2^-l."""
     errors = [gradient_error(TWO_POINTS, k, solve) for k in LEVELS]
     bounds = [bias(k, lipschitz=1.0, bound=1.0, eta=1.0) ** 2 for k in LEVELS]
     x = tuple(2.0**k for k in LEVELS)
@@ -213,6 +217,7 @@ LevelValue = Callable[[int, float, float], float]
 
 
 def _moment(level: int, q: float, ratio: float) -> float:
+    """E|G^l|^2 for f/eta = `ratio` with probability q and 0 otherwise, by a binomial sum."""
     return two_point_level(level, q, ratio).moment
 
 
@@ -226,7 +231,7 @@ def _moment(level: int, q: float, ratio: float) -> float:
 def difference_order(
     weights: Weights = signed_weights, exact: LevelValue = _moment
 ) -> Iterator[Evidence | Curve]:
-    """The second moment of the difference of level l falls like 4^-l, twice as fast as the paper's bound."""
+    """The second moment of the difference of level l falls like 4^-l; the paper's bound like 2^-l."""
     levels = LEVELS[3:]
     moments = []
     for k in levels:
@@ -262,7 +267,7 @@ def _(level: int, q: float, ratio: float) -> float:
 
 
 def sharp_smoothness(f: QuadraticLosses) -> float:
-    """S_f + L_f^2/eta, as the Hessian is the mean Hessian of f plus the variance of grad f over eta."""
+    """S_f + L_f^2/eta: the Hessian is the mean Hessian of f plus 1/eta times the variance of grad f."""
     return f.smoothness + f.lipschitz**2 / f.eta
 
 

@@ -45,7 +45,10 @@ KINKED: tuple[tuple[Callable[[float], LinearLoss], float, float, Callable[[float
 
 
 def _exact_risk(loss: Callable[[float], float], kinks: Any, m: float, r: float, d: int, eta: float) -> float:
-    """The entropic risk of loss(m + r t), its mean if eta = inf, by integrals in arcsin t between kinks."""
+    """The entropic risk of loss(m + r t), or its mean if eta = inf; t has the distribution of V1 on [-1, 1].
+
+    The integrals are in u = arcsin t, between the kinks of the loss.
+    """
     cuts = [-pi / 2, *(asin((k - m) / r) for k in kinks if abs(k - m) < r), pi / 2]
 
     def mean(g: Callable[[float], float]) -> float:
@@ -157,7 +160,7 @@ def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> An
     loss=st.sampled_from(["logistic", "squared", "hinge"]),
 )
 def the_risk_is_convex(seed: int, phi: str, loss: str, risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """The risk is convex in coefficients and intercept, and Danskin's theorem gives its gradient."""
+    """The risk is convex in coefficients and intercept, with the subgradient of Danskin's theorem."""
     X, y, theta = _data(seed)
     other = np.random.default_rng(seed + 1).normal(size=4)
     problem = LinearProblem(loss, Ball(2, 0.7), 0.2, PHIS[phi])
@@ -165,7 +168,7 @@ def the_risk_is_convex(seed: int, phi: str, loss: str, risk: Risk = linear_model
     slope = here.coef_gradient @ (other - theta)[:3] + here.intercept_gradient * (other - theta)[3]
     size = 1 + abs(here.value) + abs(there.value)
     yield Evidence(float(here.value + slope - there.value), 1e-8 * size, f"{loss} loss, {phi} phi")
-    yield Evidence(float(np.max(here.coef_gradient) > 1e6), 0.0, "the gradient is at most 1e6")
+    yield Evidence(float(np.max(here.coef_gradient) > 1e6), 0.0, "the gradient entries are at most 1e6")
 
 
 @the_risk_is_convex.mutant("ignores the radius in the gradient")

@@ -42,12 +42,12 @@ Value: TypeAlias = Callable[..., Array]
 def robust_value_is_between(
     rows: list[list[int]], counts: list[int], eta: float, d: Divergence, value: Value = robust_value
 ) -> Iterator[Evidence]:
-    """The robust value lies between the best minimum and the best mean of Q over perturbations."""
+    """The robust value V is at least max_a min Q and at most max_a mean Q, over the perturbations."""
     Q, p = np.array(rows, dtype=float).T, np.array(counts) / sum(counts)
     beta = to_neighbourhood([[0, 1, 2, 3]], [p])
     V, informed = (float(value(array(Q), StatePerturbation(beta, eta, d, kind))[0]) for kind in Maximum)
-    yield Evidence(float(Q[p > 0].min(axis=0).max()) - V, 4 * ROUNDING, "V is at least the best minimum")
-    yield Evidence(V - float((p @ Q).max()), 4 * ROUNDING, "V is at most the best mean")
+    yield Evidence(float(Q[p > 0].min(axis=0).max()) - V, 4 * ROUNDING, "V is at least max_a min Q")
+    yield Evidence(V - float((p @ Q).max()), 4 * ROUNDING, "V is at most max_a mean Q")
     yield Evidence(V - informed, 4 * ROUNDING, "an agent that observes the perturbation does no worse")
 
 
@@ -64,7 +64,7 @@ def _(Q: Array, perturbation: StatePerturbation) -> Array:
     formula=r"V(s) \le \max_a Q(s, a) \text{ may fail}",
 )
 def value_may_exceed_the_nominal(value: Value = robust_value) -> Iterator[Evidence]:
-    """The robust value can exceed the nominal one: 0.547 > 0 for Q = (1, 0, 1) and eta = 1."""
+    """V can exceed max_a Q(s, a): 0.547 > 0 for eta = 1, Q = 0 at s and Q = 1 at two neighbours."""
     exact = -np.log((2 * np.exp(-1.0) + 1) / 3)
     perturbation = StatePerturbation(to_neighbourhood([[0, 1, 2]], [[1 / 3] * 3]), 1.0)
     V = float(value(array([[1.0], [0.0], [1.0]]), perturbation)[0])
@@ -150,7 +150,7 @@ def bounded_optimum(price: Price = exact_best_price) -> Iterator[Evidence]:
         w = price(a, b, W)
         mean = float(weights @ (a * w**2 + b * w) @ weights)
         exact = optimal_revenue(W)
-        # The second derivative of the revenue has a kink; Gauss-Hermite with 250 points is accurate to 1e-5.
+        # The largest revenue is not smooth in (a, b): Gauss-Hermite with 250 points has errors of 1e-5.
         yield Evidence(abs(mean - exact), 1e-5, f"W = {W}: {mean:.7f} by Gauss-Hermite, {exact:.7f} by quad")
         yield Evidence(abs(exact - stated), 1e-9, f"W = {W}: R* = {-exact:.9f}")
 
@@ -182,16 +182,16 @@ def truncated_mean(t: float, power: float = 1.0) -> float:
     id="P1-sign",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left[ \frac{b^2}{4 |a|} \right] = \infty",
-    assumptions="E[z_1 | x] = -abs(tanh(3 beta_1'x)); any price",
+    assumptions="a = E[z_1 | x] = -abs(tanh(3 beta_1'x)); b is as in P3; prices are unbounded",
 )
 def sign_is_not_enough(mean: Callable[[float], float] = truncated_mean) -> Iterator[Evidence]:
-    """With E[z_1 | x] = -abs(tanh) the optimal revenue is infinite: E[1/abs(a); abs(a) > t] ~ log(1/t)."""
+    """Even if a < 0, the optimal revenue is infinite: E[1/abs(a); abs(a) > t] grows like log(1/t)."""
     slope = 2 * normal_density(0.0) / 3  # the density of abs(a) at 0
     scales = [10.0**-k for k in (2, 4, 6, 8, 10)]
     values = [mean(t) for t in scales]
     for k in range(1, len(scales)):
         grown, expected = values[k] - values[k - 1], slope * log(100)
-        # The density of abs(a) is constant near 0 up to order t^2, which is an error of 1e-3 at t = 1e-2.
+        # Near 0 the density of abs(a) is constant up to a relative error of order t^2, 1e-3 at t = 1e-2.
         note = f"t = {scales[k]:g}: {values[k]:.4f}, {grown:.4f} more than at {scales[k - 1]:g}"
         yield Evidence(abs(grown / expected - 1), 2e-3, note)
 

@@ -127,6 +127,7 @@ T_QUANTILE = float(student.isf(TEST_LEVEL / 2, CALLS - 1))
 
 
 def _mean_is(values: Any, exact: float, note: str) -> Evidence:
+    """Evidence that the expectation of `values` is `exact`, by a t-test."""
     error = abs(float(values.mean()) - exact)
     # 1e-12 is for rounding errors, if every value is exact.
     return Evidence(error, T_QUANTILE * float(values.std(ddof=1)) / sqrt(len(values)) + 1e-12, note)
@@ -145,7 +146,7 @@ def one_point_is_a_lower_bound(estimate: Estimate = tilted_values, seed: int = 0
     """The expected value from one tilted point is E_q f - eta KL(q|nu), which is at most the risk."""
     for g, c, eta in product((0.0, 1.0), (-1.0, 0.5), (0.2, 0.5, 1.0, 5.0)):
         risk, bound = risk_and_lower_bound(g, c, eta)
-        yield Evidence(bound - risk, 1e-11, "the bound and the risk, by quadrature")
+        yield Evidence(bound - risk, 1e-11, "the bound is at most the risk, by quadrature")
         values = estimate(Ball(inf, 1.0), eta, (g,), c, 0, (CALLS, 100), seed)
         yield _mean_is(values, bound, f"g {g:g}, c {c:g}, eta {eta:g}")
 
@@ -160,7 +161,7 @@ def _(ball: Ball, eta: float, g: tuple[float, ...], curvature: float, level: int
     id="T8",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_q\, e^{f/\eta}\,\frac{\nu}{q} = \mathbb{E}_\nu\, e^{f/\eta}",
-    assumptions="f = g b + c b^2/2 on [-1, 1]; the gradient at 0, or again at tilted points (retilt)",
+    assumptions="f = g b + c b^2/2 on [-1, 1]; tilts use the gradient at 0, or at tilted points (retilt)",
     error_level=12 * TEST_LEVEL,
 )
 def inner_expectation_is_unbiased(estimate: Estimate = tilted_values, seed: int = 0) -> Iterator[Evidence]:
@@ -200,7 +201,8 @@ def _mean_over_draws(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[
     verdict=Verdict.HOLDS,
     formula=r"\sum_{l=0}^{L} P(l)\,\frac{1}{P(l)}\,\mathbb{E}_q\, G^l = \mathbb{E}_q\, g^L, \qquad "
     r"\lim_L \mathbb{E}_q\, R^L = \eta\log\mathbb{E}_\nu e^{f/\eta}",
-    assumptions="entropic phi; a distribution on three points with tilts s_i; L up to 2",
+    assumptions="entropic phi; three points, q_i proportional to nu_i e^(s_i); L up to 2; R^L is the value "
+    "of level L; of the limit only the upper bound is checked",
     examples=60,
     f=st.lists(st.floats(-3, 3), min_size=3, max_size=3),
     s=st.lists(st.floats(-3, 3), min_size=3, max_size=3),
@@ -265,7 +267,8 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Ite
                 if norm == 2
                 else float(np.mean(np.abs(offset), axis=0).max())
             )
-        # With u = g/|g|, E|b - u|^2 <= 2 (1 - E b.u) <= (d + 1) eta/|g|; and E(1 - |b_j|) <= eta/|g_j|.
+        # Norm 2: E|b - u|^2 <= 2 (1 - E b.u) <= (d + 1) eta/|g| with u = g/|g|.
+        # Norm inf: E(1 - |b_j|) <= eta/|g_j|.
         bound = [sqrt(4 * eta / size) if norm == 2 else eta / min(map(abs, G)) for eta in etas]
         curve = Curve(
             f"norm {norm:g}",
@@ -345,7 +348,10 @@ def _bowl_risk(eta: float) -> float:
 def bowl_values(
     proposal: Tilted | Uniform, eta: float, level: int, runs: int, seed: int
 ) -> tuple[Any, float]:
-    """`runs` estimates of this risk from 2^level points, and their mean excess over estimates from halves."""
+    """`runs` estimates of `_bowl_risk` from 2^level points each, and their mean gain over the halves.
+
+    The gain is the estimate from all points minus the mean of the estimates from the two halves.
+    """
     xp = active().namespace
 
     def loss(x: Array, i: Array) -> Array:
@@ -384,7 +390,8 @@ def more_points_tighten(values: Any = bowl_values, seed: int = 0) -> Iterator[Ev
     for level in levels:
         value, gain = values(Tilted(), eta, level, runs, seed)
         # On every draw, the log of a mean is at least the mean of the logs for the two halves.
-        yield Evidence(-gain, 2.0**-44 * (1 + abs(risk)), f"{2**level} points and their halves")
+        note = f"{2**level} points give at least the mean of their halves"
+        yield Evidence(-gain, 2.0**-44 * (1 + abs(risk)), note)
         error = NORMAL_QUANTILE * float(value.std()) / sqrt(runs)
         yield Evidence(float(value.mean()) - risk, error, f"{2**level} points are below the risk")
         biases["tilted"].append(risk - float(value.mean()))

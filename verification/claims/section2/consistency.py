@@ -51,8 +51,9 @@ BURG = cressie_read(0.0)
     formula=r"\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty\ \text{or}\ \text{dom}\,\phi=\mathbb{R}_+"
     r" \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
     r" \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
-    assumptions="finite distributions, for which max f - R <= e E[max f - f] + eta E phi(zeta_e); the "
-    "density zeta_e is e where f < max f, with e = 0 if phi(0) is finite, and else e = eta/range(f)",
+    assumptions="finite distributions; max f - R is at most e E[max f - f] + eta E phi(zeta), where the "
+    "density zeta is e if f < max f, and the remaining mass is at max f; e is 0 if phi(0) is finite, and "
+    "eta/range(f), but at most 1/2, otherwise",
     quote=r"Assume either one of the following conditions hold: [...] "
     r"$\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty$; [...] "
     r"$\lim_{t\to\infty}\frac{\phi(t)}{t}=\infty$, $\text{dom}(\phi) = \mathbb{R}_+$.",
@@ -158,9 +159,9 @@ burg_is_consistent.mutant("uses the entropic phi")(with_divergence(lambda d: ENT
     formula=r"\mu^*_{z,\eta} \ge \text{ess.sup}_{\nu_z} f\quad\text{for small}\ \eta",
     assumptions="phi superlinear and finite on [0, infinity)",
     quote=r"Therefore, $\mu_{z,\eta}^*\ge \esssup_{\nu_z}~f$",
-    correction="mu* <= ess-sup f for every eta and every phi >= 0; for the entropic phi, mu* < ess-sup f "
-    "unless f is constant",
-    corrected=r"\phi\ge 0:\quad \min f\le\mu^*\le\max f\ \text{for every}\ \eta,\qquad"
+    correction="mu* <= ess-sup f for every eta, if phi >= 0 is differentiable at 1; for the entropic phi, "
+    "mu* < ess-sup f unless f is constant",
+    corrected=r"\phi\ge 0,\ \phi'(1)=0:\quad \min f\le\mu^*\le\max f\ \text{for every}\ \eta,\qquad"
     r" \mu^*_{\text{entr}} = R_\eta < \max f",
     assessment=Assessment(
         Kind.FALSE,
@@ -268,7 +269,7 @@ def limit_is_the_essential_supremum(
     yield Evidence(got - top, value_tolerance(peak), "at most the essential supremum")
     bound = shortfall_bound(peak, d)
     yield Evidence.at_most(
-        top - got, bound, 2 * value_tolerance(peak) + ROUNDING * bound, "max f - R is at most the bound"
+        top - got, bound, 2 * value_tolerance(peak) + ROUNDING * bound, "max f - R is at most the bound of B1"
     )
 
 
@@ -323,7 +324,7 @@ def limit_is_a_mean_over_data(risk: Risk = risk_of_data) -> Iterator[Evidence]:
     for d in (ABSOLUTE, HINGE):
         for eta in (0.1, 0.01, 1e-3, 1e-6):
             missing = 2 * RHO - uniform_losses.optimal_value(eta, d.family or "", G=2 * RHO)
-            # The kink lies in one panel, of width 2 RHO/PANELS, and the error is at most `missing`.
+            # The quadrature errs only in the panel of the kink (width 2 RHO/PANELS), by at most `missing`.
             tolerance = min(2 * RHO / PANELS**2, missing) + ROUNDING
             error = abs(0.5 + RHO - missing - risk(z, eta, d))
             yield Evidence(error, tolerance, f"{d.name}, eta = {eta}")
@@ -346,6 +347,6 @@ def _two_points() -> Evidence:
     )
 
 
-@limit_is_a_mean_over_data.mutant("adds the data up")
+@limit_is_a_mean_over_data.mutant("sums over the data instead of averaging")
 def _(z: Array, eta: float, d: Divergence) -> float:
     return risk_of_data(z, eta, d) * int(z.shape[0])

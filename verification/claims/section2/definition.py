@@ -42,7 +42,8 @@ GRID = [0.25 * k for k in range(33)]
     formula=r"\phi(x)=\frac{1}{2}(x^2-1),\ x\ge 0:\quad \phi\ge 0\ \text{convex},\quad \phi(1)=0,"
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
     quote=r"Consider $\phi(x) = \frac{1}{2}(x^2-1), x\ge0$.",
-    correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket down by eta phi'(1) (C2)",
+    correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket of Algorithm 2 down by "
+    "eta phi'(1) (C2)",
     remark="For every phi, the function phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and "
     "worst case; its mu* is larger by eta phi'(1).",
     assessment=Assessment(
@@ -78,7 +79,8 @@ def centred_phi_keeps_the_definition(
     dual = definitions.dual_objective(problem.f, mu, *oracle_arguments(problem, d))
     # Subtracting eta phi'(1) from mu adds a rounding error relative to eta.
     slack = value_tolerance(problem) + ROUNDING * problem.eta
-    yield Evidence(abs(definitions.exact_difference(dual, exact)), slack, "the dual at mu* - eta phi'(1)")
+    error = abs(definitions.exact_difference(dual, exact))
+    yield Evidence(error, slack, "the dual of phi at mu* - eta phi'(1), with the mu* of the centred phi")
 
 
 @centred_phi_keeps_the_definition.counterexample(margin=0.5)
@@ -179,7 +181,7 @@ def supremum(s: float, eta: float, family: str, parameter: float | None) -> tupl
             high *= 2
             if high > mp.mpf(2) ** 200:
                 return mp.inf, mp.inf
-        # Golden section moves right where the function is infinite: as a function of -x, towards x = 0.
+        # `golden_section` moves right where its function is infinite. In y = -x, right is towards x = 0.
         least, minimiser = definitions.golden_section(lambda y: -at(-y), -high, mp.mpf(0), steps=100)
         return -least, -minimiser
 
@@ -204,7 +206,7 @@ def conjugate_of_eta_phi(
 ) -> Iterator[Evidence]:
     """The conjugate of eta phi at s is eta phi*(s/eta)."""
     if abs(ratio - d.recession) < 1e-6:
-        return  # the rounding of s/eta decides whether the maximiser is infinite or just large
+        return  # near this ratio, rounding of s/eta decides whether the maximiser is finite
     s = ratio * eta
     exact, maximiser = supremum(s, eta, d.family or "", d.parameter)
     got = conjugate(d, s, eta)
@@ -322,7 +324,9 @@ def volume_does_not_depend_on_the_centre(
                 spread = sqrt(max(share * (1 - share), 0.0) / POINTS)
                 off = abs(hits / POINTS - share)
                 yield Evidence(
-                    off, NORMAL_QUANTILE * spread + ROUNDING, f"norm {norm}, d = {d}, around {centre}"
+                    off,
+                    NORMAL_QUANTILE * spread + ROUNDING,
+                    f"norm {norm}, d = {d}: the share of the cube around {centre}",
                 )
 
 

@@ -78,7 +78,7 @@ def strong_duality(problem: InnerProblem, d: Divergence, solve: Solver = worst_c
     tolerance = value_tolerance(problem)
     primal = solve_exactly(problem.f, *instance).value
     dual = definitions.dual_minimum(problem.f, *instance)
-    # The search for mu ends at 2e-19 of an interval that is at least a few eta wide.
+    # The search narrows mu to 2e-19 of its first interval, whose width is at least a few eta.
     apart = abs(definitions.exact_difference(primal, dual))
     yield Evidence(apart, tolerance + 1e-18 * problem.eta, "the exact primal and dual values")
 
@@ -185,7 +185,7 @@ def density_of_the_worst_case(
     """The printed density has mass 1, and its expected loss minus eta D is the dual value."""
     rho = 0.25
     h = 2 * rho / NODES
-    centres = [0.0, cells * h]  # both balls consist of the same cells and may overlap
+    centres = [0.0, cells * h]  # the balls lie on one grid of cells of width h, and may overlap
     x = -rho + h * (np.arange(NODES + cells) + 0.5)
 
     def loss(x: Array, i: Array) -> Array:
@@ -257,7 +257,7 @@ def optimality_condition(
                 x, s = mp.mpf(gamma) / mp.mpf(q), (mp.mpf(v) - mu) / eta
                 young = definitions.phi(x, *instance[1:]) + definitions.conjugate(s, *instance[1:]) - s * x
                 gaps.append(float(mp.mpf(q) * eta * young))
-    # These gaps add up to the duality gap, so each has its tolerance.
+    # The gaps are nonnegative and sum to the duality gap, so each is at most the duality gap.
     yield Evidence(max(map(abs, gaps)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
     exact = solve_exactly(problem.f, *instance, problem.p).value
     reached = definitions.primal_objective(problem.f, w, *instance, problem.p)
@@ -334,7 +334,8 @@ def _not_reached() -> Evidence:
         0.0,
         f"f uniform on [0, 1], phi = abs(x - 1) on [0, inf), eta = {eta}: moving the mass 3/5 at losses "
         f"f <= 0.6 to losses in [1 - e, 1] gives the primal values {', '.join(shown)} for e = 0.1, 0.01, "
-        f"0.001, which are 0.3 e below the supremum {dual:.4g}; it is approached as e -> 0 but not attained",
+        f"0.001, which are 0.3 e below the supremum {dual:.4g}; as e -> 0 the supremum is approached, but "
+        "not attained",
     )
 
 
@@ -359,7 +360,7 @@ RHO = 0.5
     quote=r"can be viewed as the dual reformulation of the following DRO problem",
 )
 def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> Iterator[Evidence]:
-    """The adversarial risk is the worst case over the infinity-Wasserstein ball, found by linear programs."""
+    """The adversarial risk equals the worst case over the infinity-Wasserstein ball, a linear program."""
     generator = np.random.default_rng(seed)
     for trial in range(4):
         z, g, c = generator.normal(size=(5, 2)), generator.normal(size=2), float(generator.normal())
@@ -376,7 +377,7 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
             ball = Ball(norm, RHO)
             best = fgm(None, array(z), ball, gradient=slope)
             got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
-            # The maximiser of each ball, and other locations, which may lie in several balls.
+            # The maximiser on each ball, the data, and random points, which may lie in several balls.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * generator.random((5, 2)) - 1)])
             distance = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
             values = np.abs(places @ g + c)
@@ -419,7 +420,7 @@ def budget_has_the_price(
         return
     budget = float(np.mean(x * np.log(x)) if phi == ENTROPIC else np.mean((x - 1) ** 2) / 2)
     got = solve(array(f), None, phi, budget=budget)
-    # The budget is quadratic in x - 1, so the rounding of x is divided by the root of the budget.
+    # The budget is quadratic in x - 1, so a rounding error of x is divided by sqrt(budget).
     slack = 2.0**-40 * (max(map(abs, f)) + eta) / budget**0.5
     yield Evidence(abs(float(got.value) - float(best.value) - eta * budget), slack, "the value")
     off = float(np.max(np.abs(to_numpy(got.weights) - best.weights)))
@@ -427,6 +428,6 @@ def budget_has_the_price(
     yield Evidence(abs(float(got.eta) / eta - 1), 1e-5, "the multiplier")
 
 
-@budget_has_the_price.mutant("a budget larger by a tenth")
+@budget_has_the_price.mutant("solves with a budget larger by a tenth")
 def _(f: Array, eta: None, phi: Divergence, *, budget: float) -> Any:
     return worst_case(f, eta, phi, budget=1.1 * budget)

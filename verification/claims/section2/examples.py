@@ -60,8 +60,8 @@ def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: fl
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "If f is constant near its quantile, as a ReLU network or a ramp loss can be, the printed density "
-        "has mass above 1.",
+        "If f equals its quantile with positive probability, as for a ReLU network or a ramp loss that is "
+        "constant on a part of the ball, the printed density can have mass above 1.",
     ),
     corrected=r"\zeta^* = \frac{1}{\alpha}\left(1\{f>q\}+\lambda\,1\{f=q\}\right),\quad"
     r" \lambda = \frac{\alpha-\nu(f>q)}{\nu(f=q)},\quad q = \text{V@R}_\alpha(f)",
@@ -192,7 +192,10 @@ quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")(quadratic_wit
 
 
 def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evidence]:
-    """Check Examples 4 and 5 with zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}."""
+    """Check Example 4 or 5 with the corrected density, where c is 2 eta (Example 4) or eta (Example 5).
+
+    With top = max f, the density is zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}.
+    """
     distribution, eta = exact_distribution(problem), Fraction(problem.eta)
     c = 2 * eta if d is ABSOLUTE else eta
     f = [Fraction(v) for v in problem.f]
@@ -235,6 +238,7 @@ def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evi
 
 
 def _printed_mass(c: float, phi: str) -> Evidence:
+    """Evidence that the printed density, 1 where f >= max f - c eta, has mass below 1."""
     f, eta = (0.0, 0.5, 1.0), 0.2
     mass = sum(1 / 3 for v in f if v + c * eta - max(f) >= 0)
     return Evidence(
@@ -315,8 +319,8 @@ def _mass_hinge() -> Evidence:
 
 absolute_value_has_an_atom.mutant("drops the atom at the maximum")(without_atom)
 hinge_has_an_atom.mutant("drops the atom at the maximum")(without_atom)
-absolute_value_has_an_atom.mutant("uses the width of the hinge")(with_divergence(lambda d: HINGE))
-hinge_has_an_atom.mutant("uses the width of the absolute value")(with_divergence(lambda d: ABSOLUTE))
+absolute_value_has_an_atom.mutant("uses the hinge")(with_divergence(lambda d: HINGE))
+hinge_has_an_atom.mutant("uses the absolute value")(with_divergence(lambda d: ABSOLUTE))
 
 
 # --- Small eta ------------------------------------------------------------------------------------

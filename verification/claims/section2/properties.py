@@ -123,9 +123,9 @@ def risk_falls_with_eta(
     larger, smaller = (other, problem) if factor > 1 else (problem, other)
     tolerance = 2 * value_tolerance(larger)
     rise = other_risk - risk if factor > 1 else risk - other_risk
-    yield Evidence(rise, tolerance, f"from eta = {smaller.eta:.6g} to {larger.eta:.6g}")
+    yield Evidence(rise, tolerance, f"R falls from eta = {smaller.eta:.6g} to {larger.eta:.6g}")
     middle = replace(problem, eta=(problem.eta + other.eta) / 2)
-    yield Evidence(value(solve, middle, d) - (risk + other_risk) / 2, tolerance, "convex")
+    yield Evidence(value(solve, middle, d) - (risk + other_risk) / 2, tolerance, "R is convex in eta")
 
 
 @property_claim(
@@ -209,19 +209,20 @@ risk_is_monotone.mutant("subtracts a multiple of the largest loss")(
 def indicator_ignores_eta(
     problem: InnerProblem, factor: float, alphas: tuple[float, float], solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Indicator: the worst case ignores eta, is uniform for alpha = 1, and is worse for smaller alpha."""
+    """Indicator: the worst case ignores eta, is nu for alpha = 1, and has a larger loss for smaller alpha."""
     distribution = problem.probabilities
     at_one = to_floats(solved(solve, problem, indicator(1.0)).weights)
     off = max(abs(w - q) for w, q in zip(at_one, distribution, strict=True))
-    yield Evidence(off, ROUNDING, "uniform at alpha = 1")
+    yield Evidence(off, ROUNDING, "the worst case at alpha = 1 is the reference distribution")
     low, high = sorted(alphas)
     weights = to_floats(solved(solve, problem, indicator(low)).weights)
     rescaled = to_floats(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
     off = max(abs(a - b) for a, b in zip(weights, rescaled, strict=True))
-    yield Evidence(off, ROUNDING, f"the same for eta = {problem.eta:.4g} and {factor * problem.eta:.4g}")
+    yield Evidence(off, ROUNDING, f"the weights at eta = {problem.eta:.4g} and {factor * problem.eta:.4g}")
     larger = to_floats(solved(solve, problem, indicator(high)).weights)
     drop = sum((a - b) * v for a, b, v in zip(larger, weights, problem.f, strict=True))
-    yield Evidence(drop, value_tolerance(problem), f"the loss from alpha = {high:.4g} to {low:.4g}")
+    note = f"the loss does not fall from alpha = {high:.4g} to {low:.4g}"
+    yield Evidence(drop, value_tolerance(problem), note)
 
 
 @indicator_ignores_eta.mutant("swaps alpha and 1 - alpha")
@@ -295,7 +296,7 @@ def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.n
     assumptions="eta <= G/2; G = 1",
 )
 def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
-    """Quadratic: the largest density grows like eta^(-1/2) instead of 1/eta, and the support shrinks."""
+    """Quadratic: the largest density grows like eta^(-1/2), not 1/eta (entropic); the support shrinks."""
     tops: dict[str, list[float]] = {"entropic": [], "quadratic": []}
     support, least = [], []
     for eta in ETAS:
@@ -330,7 +331,7 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
         tuple(sqrt(2 * eta) for eta in ETAS),
     )  # fmt: skip
     yield sparse
-    # The first node above mu is off by at most 1/200 of the quadrature panel that starts at mu.
+    # The first node is above mu by at most 1/200 of the quadrature panel that starts at mu.
     yield sparse.exactly(0.5, 5e-3)
     yield sparse.below_bound(ROUNDING)
 
@@ -366,7 +367,7 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
 def equal_weights_and_an_atom(
     problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Absolute value and hinge: the density is 0 or 1 below the maximum, which has all other mass."""
+    """Absolute value and hinge: the density is 0 or 1 where f < max f; all other mass is at max f."""
     c = (2 if d is ABSOLUTE else 1) * problem.eta
     top = max(problem.charged)
     rows = list(
@@ -400,6 +401,6 @@ def _unequal() -> Evidence:
 
 
 equal_weights_and_an_atom.mutant("shares the mass equally over the support")(even_on_the_support)
-equal_weights_and_an_atom.mutant("uses the width of the other phi")(
+equal_weights_and_an_atom.mutant("swaps the absolute value and the hinge")(
     with_divergence(lambda d: HINGE if d is ABSOLUTE else ABSOLUTE)
 )

@@ -97,7 +97,7 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     verdict=Verdict.HOLDS,
     formula=r"\mu^* \in \left[\min_i f_i - \eta g,\; \max_i f_i - \eta g\right], \quad g \in \partial\phi(1)",
     assumptions="phi is convex with phi(1) = 0 and may be negative, as in Example 3; g is a subgradient of "
-    "phi at 1; the lower end is at least max f - eta lim phi(t)/t",
+    "phi at 1; the lower end is raised to max f - eta lim phi(t)/t if this is larger",
     examples=300,
     problem=problems(nonuniform=False),
     phi=st.sampled_from([*KAPPA, *NAMED]),
@@ -132,7 +132,7 @@ StepCount: TypeAlias = Callable[[float, float, float, float], int]
     formula=r"T = \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta \epsilon}",
     assumptions="a bracket of width varrho >= 0; kappa, eta, eps > 0",
     quote=r"$T= \frac{1}{2}\log_2\left( \frac{\varrho^2}{2\kappa\eta}\cdot\frac{1}{\epsilon} \right)$",
-    correction="round T up to an integer, and take at least 1",
+    correction="round T up to an integer, and take at least one step",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
@@ -168,7 +168,8 @@ UNITS = (1.0, 1.0, 0.01)  # kappa, eta and eps
 def _not_a_number_of_halvings() -> Iterator[Evidence]:
     for width, formula in ((0.1, "log2(0.01/0.02)/2"), (0.0, "log2(0)/2 (all losses equal)")):
         T = printed_iterations(width, *UNITS)
-        yield Evidence(1 - T, 0.0, f"width {width:g}, kappa = eta = 1, eps = 0.01: T = {formula} = {T:.4g}")
+        note = f"bracket of width {width:g}, kappa = eta = 1, eps = 0.01: T = {formula} = {T:.4g}"
+        yield Evidence(1 - T, 0.0, note)
 
 
 @number_of_halvings.mutant("rounds down")
@@ -235,7 +236,7 @@ def _admissible(phi: Divergence) -> Iterator[Evidence]:
 
 
 def _on_the_small_instance(value: Value, name: str) -> Evidence:
-    """The counterexample to a reading called `name`: T = ceil(4.8) = 5 for the printed bracket."""
+    """The counterexample to one reading of R~: `value` computes it, and `name` introduces its number."""
     evidence = _within(SMALL, CENTRED, 0.01, value, printed_bracket)
     where = f"phi = (x - 1)^2/2 on [0, inf), f = {SMALL.f}, eta = 1, the printed bracket [100, 104]"
     return Evidence(evidence.violation, 0.0, f"{where}, T = 5, mu = 101.375: {name}{evidence.note}")
@@ -257,7 +258,7 @@ def _on_the_small_instance(value: Value, name: str) -> Evidence:
         Kind.FALSE,
         Consequence.NONE,
         "h(mu) is the sum of gamma minus 1, which bisection drives to 0 whatever R is. Nothing else in the "
-        "paper changes: the gradient estimators use gamma and not this value.",
+        "paper changes: the gradient estimators use gamma and not h(mu).",
     ),
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
     **SEARCH,
@@ -265,7 +266,7 @@ def _on_the_small_instance(value: Value, name: str) -> Evidence:
 def residual_is_the_value(
     problem: InnerProblem, phi: Divergence, eps: float, value: Value = residual
 ) -> Evidence:
-    """The output h(mu) is the estimated optimal value."""
+    """The output h(mu) is within eps of the optimal value R."""
     return _within(problem, phi, eps, value)
 
 
@@ -416,10 +417,10 @@ def gap_of_normalised_weights(
     dual: Callable[..., Array] = dual_value,
     primal: Callable[..., Array] = primal_value,
 ) -> Iterator[Evidence]:
-    """In Example 3, D(mu) - P(gamma/s) = (eta/2)(1 + chi^2)(s - 1)^2; entropic gamma/s is optimal."""
+    """Example 3: D(mu) - P(gamma/s) = (eta/2)(1 + chi^2)(s - 1)^2. Entropic phi: gamma/s is optimal."""
     f, eta = problem.losses, problem.eta
     xp = array_namespace(f)
-    # gamma has positive mass for any mu below max f.
+    # mu is below max f, so gamma has positive mass.
     mu = max(problem.f) - eta * (1 + position) - eta / 8
     x = QUADRATIC.dconj((f - mu) / eta)
     s = float(xp.mean(x))
@@ -428,13 +429,13 @@ def gap_of_normalised_weights(
     gap = float(dual(f, mu, eta, QUADRATIC) - primal(f, q, eta, QUADRATIC))
     formula = eta / 2 * (1 + chi2) * (s - 1) ** 2
     yield Evidence(
-        abs(gap - formula), bisection_tolerance(problem) + 2.0**-44 * formula, "the gap of Example 3"
+        abs(gap - formula), bisection_tolerance(problem) + 2.0**-44 * formula, "Example 3: the gap"
     )
     x = ENTROPIC.dconj((f - mu) / eta)
     error = float(rows_exactly(problem.f, eta, ENTROPIC).value) - float(
         primal(f, x / xp.sum(x), eta, ENTROPIC)
     )
-    yield Evidence(abs(error), bisection_tolerance(problem), "the entropic primal value")
+    yield Evidence(abs(error), bisection_tolerance(problem), "entropic phi: the primal value at gamma/s")
 
 
 @gap_of_normalised_weights.mutant("omits eta in front of phi*", replaces="dual")
@@ -498,7 +499,7 @@ def mu_is_close(
 
 
 def local_kappa(problem: InnerProblem) -> float:
-    """exp(-range/eta), a lower bound of phi''(x) = 1/x at the densities for mu in the bracket."""
+    """exp(-range/eta), a lower bound on phi''(x) = 1/x for x = exp((f_i - mu)/eta) and mu in the bracket."""
     return exp(-problem.spread / problem.eta)
 
 

@@ -42,7 +42,7 @@ def _mean(theta: Any, level: int, solve: Callable[[Array], Array], points: Any =
 
 
 def level_value(theta: Any, level: int, eta: float, phi: Divergence, points: Any = POINTS) -> float:
-    """F^l at theta, by closed forms over all draws."""
+    """F^l at theta: the mean over all draws of 2^l points of the value in closed form."""
     rows = (points @ theta)[row_solver.draws(len(points), 2**level)]
     return float(row_solver.solve_closed_form(rows, eta, phi.family or "", phi.parameter)[0].mean())
 
@@ -88,7 +88,7 @@ def expectation_is_a_subgradient(
     point, points = np.array(theta), POINTS + shift
     V = _mean(point, level, lambda rows: solve(rows, eta, phi, tol=eps).weights, points)
     at = level_value(point, level, eta, phi, points)
-    # At theta' = 0 all losses are equal, which best detects wrong weights.
+    # At theta' = 0 all losses are equal; this theta' detects wrong weights best.
     for target in (np.array(other), np.zeros(2)):
         excess = at + float(V @ (target - point)) - eps - level_value(target, level, eta, phi, points)
         yield Evidence(excess, 2.0**-40 * (1000 + eta), f"theta' = {target}")
@@ -225,7 +225,7 @@ Pieces: TypeAlias = list[tuple[int, int]]
 
 
 def _largest_slope(pieces: Pieces) -> Fraction:
-    """1/Upsilon, where Upsilon is the smallest density; a piece is (width, unnormalised mass)."""
+    """1/Upsilon, where Upsilon is the smallest density; each piece is (width, unnormalised mass)."""
     whole = sum(mass for _, mass in pieces)
     return max(Fraction(width * whole, mass) for width, mass in pieces)
 
@@ -283,7 +283,7 @@ GAP_U, GAP_X = [0.0, 0.5, 0.5 + 1e-12, 1.0], [0.0, 1.0, 10.0, 11.0]
 
 
 def _within_gap() -> Iterator[Evidence]:
-    # The density is 1/slope of the quantile function; its jump, the middle piece, has no mass.
+    # The density is 1/slope of the quantile function. The middle piece is its jump over the gap.
     slopes = [(b - a) / (v - u) for u, v, a, b in zip(GAP_U, GAP_U[1:], GAP_X, GAP_X[1:], strict=False)]
     dense = all(1 / slope >= 0.5 * (1 - 1e-9) for slope in (slopes[0], slopes[2]))
     yield from each(("density at least 1/2 on the support", dense))

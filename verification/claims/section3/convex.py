@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import ceil, log, log2, sqrt
@@ -45,8 +46,8 @@ LevelRule: TypeAlias = Callable[[float, float], float]
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "Proposition 3 bounds the second moment, which is M^2 in Lemma EC.1; if L_f is small, the printed M "
-        "is too small.",
+        "Proposition 3 bounds E|V|^2, which is called M^2 in Lemma EC.1; if L_f is small, the printed M is "
+        "too small.",
     ),
     corrected=r"M^2 = 2 L_f^2 \left[ 1 + 2\epsilon/(\kappa\eta) \right]",
     L=powers_of_ten(-3, 3),
@@ -64,7 +65,7 @@ def plan_reaches_delta(L: float, D: float, ratio: float, plan: Planner = convex_
 
 
 def _proof(delta: float, M: float, D: float) -> tuple[int, float]:
-    """T and the step size from the proof for a given M."""
+    """T and the step size from the proof, for given M and D."""
     T = max(1, ceil(4 * M**2 * D**2 / delta**2))
     return T, D / (M * sqrt(T))
 
@@ -73,7 +74,7 @@ SLOPE, DELTA, SMALLER = 0.01, 0.002, (1e-4, 1e-5)
 
 
 def _steps_and_gap(delta: float, M: float, D: float) -> tuple[int, float]:
-    """T from the proof, and the resulting gap, for F = 0.01 abs(theta) from theta_1 = 1."""
+    """T of the proof, which adds delta/2 to D, and the gap it leaves for F = 0.01 abs(theta), theta_1 = 1."""
     T, step = _proof(delta, M, D + delta / 2)
     return T, mean_gap(PiecewiseLinear(SLOPE, SLOPE, 0.0, 1.0, 0.0, T), projected_sgd, step)
 
@@ -94,7 +95,7 @@ def _within_theorem_2(D: float) -> Iterator[Evidence]:
 
 
 def _smaller(D: float) -> str:
-    """Describe the gaps for smaller delta."""
+    """Describe T and the gap for each smaller delta, with the printed M."""
     found = ((delta, *_steps_and_gap(delta, 2 * SLOPE**2, D)) for delta in SMALLER)
     return "; ".join(f"for delta = {delta:g}, T = {T} and the gap is {gap:.2g}" for delta, T, gap in found)
 
@@ -141,7 +142,7 @@ def rounded_level(G: float, delta: float) -> float:
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "With the natural logarithm, L is too small by a factor of log 2.",
+        "The natural logarithm is only log 2 = 0.69 times the logarithm to base 2, so L is too small.",
         reading="log is the natural logarithm, as in the proof of Theorem 3, which divides log by log 2",
         others=(Reading("log is the logarithm to base 2", "true after rounding up"),),
     ),
@@ -165,7 +166,8 @@ LEVEL_G, LEVEL_DELTA = 1.0, 0.01
 
 def _within_natural_logarithm() -> Iterator[Evidence]:
     # The quantile function of f uniform on [0, G] is G u.
-    yield from on_an_interval(lambda u: LEVEL_G * u, 0.0, 1.0, lipschitz=LEVEL_G)
+    for piece in on_an_interval(lambda u: LEVEL_G * u, 0.0, 1.0, lipschitz=LEVEL_G):
+        yield replace(piece, note=f"the inverse distribution function of f is {LEVEL_G:g}-Lipschitz")
 
 
 @level_of_table_1.counterexample(margin=0.006, meets=_within_natural_logarithm)
@@ -178,8 +180,8 @@ def _natural_logarithm() -> Evidence:
         bias - delta / 8,
         0.0,
         f"G = 1, delta = 0.01, L = ceil(log 800) = {L}: 2 (epsilon + G/2^L) = 2 (0.00125 + 1/128) = "
-        f"{2 * (delta / 8 + G / 2**L):.4g} > delta/2 = 0.005. For f uniform on [0, 1], the bias of the "
-        f"maximum is 1/129 = {bias:.4g}, above delta/8",
+        f"{2 * (delta / 8 + G / 2**L):.4g} > delta/2 = 0.005. For f uniform on [0, 1] and eta -> 0, the bias "
+        f"of level L tends to 1/129 = {bias:.4g}, above delta/8",
     )
 
 
@@ -235,8 +237,8 @@ def _plan_of_the_proof() -> Evidence:
     return Evidence(
         gap - DELTA,
         0.0,
-        f"f = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}: with the constants of the "
-        f"proof M = 2 L_f^2 = 0.0002 and T = {T}, so no step is taken and the gap is F(1) = {gap:.2g}. "
+        f"f = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}: the constants of the proof "
+        f"are M = 2 L_f^2 = 0.0002 and T = {T}, so no step is taken and the gap is F(1) = {gap:.2g}. "
         f"Smaller values of delta fail too: {_smaller(SLOPE)}",
     )
 

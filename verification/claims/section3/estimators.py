@@ -221,7 +221,7 @@ def _level(f: list[float], eta: float, phi: Divergence, level: int) -> tuple[flo
 
 
 def _enumerated(made: RegularizedLoss, f: list[float], level: int) -> tuple[float, float]:
-    """The expected objective and gradient, by enumeration of all draws and levels."""
+    """The expected objective and gradient of `made`, by enumeration of all draws and levels."""
     codes, generator = batch_of_all_draws(len(f), level)
 
     def loss(x: Array, i: Array) -> Array:
@@ -329,7 +329,7 @@ def queries_of_algorithm2(f: Any, eps: float, algorithm: Algorithm = algorithm2)
 
 
 def queries_of_bisection(f: Any, eps: float, solve: Solver) -> int:
-    """The number of evaluations by the library's bisection, which stops at a duality gap of eps."""
+    """The number of evaluations of (phi')^-1 by the library's bisection, up to a duality gap of eps."""
     counter = QueryCounter()
     solve(array(f), ETA, counter.phi, tol=eps)
     return counter.queries
@@ -345,7 +345,7 @@ BITS = tuple(log2(1 / eps) for eps in PRECISIONS)
     id="C9",
     verdict=Verdict.HOLDS,
     formula=r"\text{cost} = O(m T) = O\left(m \log \frac{1}{\epsilon}\right)",
-    assumptions="the cost is the number of queries of a loss; phi = (x - 1)^2/2, losses in [0, 1], eta = 0.1",
+    assumptions="cost counts queries, the evaluations of a loss; phi = (x - 1)^2/2; f in [0, 1]; eta = 0.1",
 )
 def cost_of_algorithm2(
     algorithm: Algorithm = algorithm2, solve: Solver = bisection
@@ -356,7 +356,8 @@ def cost_of_algorithm2(
             queries, T = queries_of_algorithm2(losses(m), eps, algorithm)
             yield Evidence(abs(queries - m * T), 0.0, f"m = {m}, eps = {eps:g}: {queries} queries, T = {T}")
             queries = queries_of_bisection(losses(m), eps, solve)
-            # The gap is (eta/2)(1 + chi^2)(s - 1)^2, chi^2 < 1/eta: log2(1/eta)/2 more steps, rounded up.
+            # The duality gap is (eta/2)(1 + chi^2)(s - 1)^2 (C4-gap), where s is the mass of gamma and
+            # chi^2 < 1/eta. It falls to eps in at most log2(1/eta)/2 more steps than T, rounded up.
             extra = 1 + log2(1 / ETA) / 2
             note = f"m = {m}, eps = {eps:g}: {queries} queries of bisection"
             yield Evidence(queries - m * (T + extra), 0.0, note)
@@ -394,7 +395,7 @@ def points_solved(level: int) -> int:
 
 
 def queries_of_level(level: int, eps: float, *, telescoping: bool) -> int:
-    """The queries of Algorithm 2 for g^l, or for G^l if `telescoping`."""
+    """The number of queries of Algorithm 2 for g^l, or for G^l (with both halves) if `telescoping`."""
     f = losses(2**level)
     parts = [f, *(np.split(f, 2) if telescoping and level else ())]
     return sum(queries_of_algorithm2(part, eps)[0] for part in parts)
@@ -435,7 +436,7 @@ def cost_of_estimators(
         bound_label = "T times the points solved"
         curve = Curve(title, label, "queries per data point", bound_label, tuple(x), tuple(y), tuple(bound))
         yield curve
-        yield curve.at_most(1.0, 0.1)  # low levels cost less, as the bracket of a single point has width 0
+        yield curve.at_most(1.0, 0.1)  # slack, as level 0 costs less: its bracket has width 0
         yield curve.below_bound(2.0**-44)
 
 

@@ -41,6 +41,7 @@ from phiball.verification.oracles.exact_levels import two_point_level
 
 
 def _level_curve(title: str, y_label: str, y: list[float], bound: Bound) -> Curve:
+    """The curve of y over 2^l for l in LEVELS, with the bound for the two-point distribution."""
     limits = [bound(TWO_POINTS, k) for k in LEVELS]
     points = tuple(2.0**k for k in LEVELS)
     return Curve(title, "2^l", y_label, "printed bound", points, tuple(y), tuple(limits))
@@ -203,6 +204,7 @@ def difference_rate(
 
 
 def _smoothness(S: float, L: float, ratio: float, eta: float) -> float:
+    """(S + L^2/eta) e^ratio + (L^2/eta) e^(2 ratio), where ratio = B/eta."""
     return (S + L**2 / eta) * exp(ratio) + L**2 / eta * exp(2 * ratio)
 
 

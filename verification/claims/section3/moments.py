@@ -168,7 +168,8 @@ def rt_second_moment(
     yield Evidence.at_most(
         square, limit, slack, f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}, C = {C:.4g}"
     )
-    # Levels l >= 1 contribute at most 96 (2^L - 1) ratio + 6 L C; 96 ratio + 6 C remain for level 0.
+    # Levels l >= 1 use at most 96 (2^L - 1) ratio + 6 L C of the printed bound. The remaining
+    # 96 ratio + 6 C is at least the 4 + 8 ratio that level 0 needs, if C >= 2/3.
     large = printed_moment(distribution.lipschitz, max(C, 2 / 3), ratio, level)
     yield Evidence.at_most(square, large, slack, f"the printed bound for C >= 2/3 is {large:.6g}")
 
@@ -197,7 +198,8 @@ def _level_zero() -> Iterator[Evidence]:
         "phi = (x - 1)^2/2 on [0, 1.01] and infinite elsewhere, so chi-square <= C = 0.01 for any data; "
     )
     example += (
-        "f_theta(z) = theta on Theta = R, L = 3, eps = 1e-9: G^0 = 1, G^l = 0 for l > 0, E|V|^2 = 1/P(0)"
+        "f_theta(z) = theta on Theta = R, L = 3, eps = 1e-9: G^0 = 1 and G^l = 0 for l > 0, so "
+        "E|V|^2 = 1/P(0)"
     )
     for name, value in ((example, square), ("in the same example, Var V = 1/P(0) - 1", variance)):
         yield Evidence.at_most(value, limit, 0.0, f"{name} = {value:.5g} > 6 (L + 1) C = {limit:.3g}")
@@ -233,8 +235,8 @@ def _coefficient(level: int) -> float:
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "With the coefficient 2^l, the two terms are at most 2.5 sqrt(2 eps/(kappa eta)), but the next line "
-        "has sqrt(2 eps/(kappa eta)).",
+        "With the coefficient 2^l, Proposition 2 (II) bounds the two terms by 2.5 sqrt(2 eps/(kappa eta)), "
+        "but the next line of the proof has sqrt(2 eps/(kappa eta)).",
     ),
     corrected=r"\frac{n}{2} \|\gamma - \bar\gamma\|_\infty + \frac{n}{4} \|\gamma' - \bar\gamma'\|_\infty "
     r"\le \sqrt{\frac{2 \epsilon}{\kappa \eta}}",
@@ -253,7 +255,7 @@ def half_of_a_level(
     level: int,
     coefficient: Callable[[int], float] = _coefficient,
 ) -> Iterator[Evidence]:
-    """abs(gamma - gamma'/2) sums to at most sqrt(2 eps/(kappa eta)) plus abs(mass of the half - 1/2)."""
+    """On a half, sum abs(gamma - gamma'/2) <= sqrt(2 eps/(kappa eta)) + abs(exact mass of the half - 1/2)."""
     n, half = 2**level, 2 ** (level - 1)
     gamma, part = (to_numpy(algorithm2_rows(array([f[:k]]), eta, phi, eps)) for k in (n, half))
     bar, part_bar = (rows_exactly([f[:k]], eta, phi).weights for k in (n, half))
@@ -262,7 +264,7 @@ def half_of_a_level(
     slack = n * 2.0**-40 * (1 + (max(f) + eta) / (KAPPA[phi] * eta))
     yield Evidence(left - errors - abs(bar[:, :half].sum() - 0.5), slack, "the first inequality")
     target = sqrt(2 * eps / (KAPPA[phi] * eta))
-    note = f"the error terms are {errors / target:.4g} sqrt(2 eps/(kappa eta))"
+    note = f"the two error terms sum to {errors / target:.4g} sqrt(2 eps/(kappa eta))"
     yield Evidence.at_most(errors, target, slack, note)
 
 
@@ -396,7 +398,7 @@ def one_sign_on_each_half(
     w = to_numpy(weights(array(f[:n]), eta, phi, telescoping=True)[1])
     slack = 2.0**-44 * (1 + max(map(abs, f)) / eta)  # the rounding error of f/eta
     for half in (w[: n // 2], w[n // 2 :]):
-        yield Evidence(min(half.max(), -half.min()), slack, f"the weights {half}")
+        yield Evidence(min(half.max(), -half.min()), slack, f"the differences on one half: {half}")
 
 
 @one_sign_on_each_half.mutant("solves the halves with another eta")
@@ -429,8 +431,8 @@ def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "The assumption is about arbitrary losses. If one loss is very large, it has all the weight, and "
-        "chi-square is m - 1.",
+        "Assumption 3 (I) requires one C for all losses and all m. If one loss is very large, it has all "
+        "the weight, and chi-square is m - 1.",
     ),
     corrected=r"C = \sinh^2 \frac{B}{2 \eta} \text{ (entropic)}, \quad C = \frac{B^2}{4 \eta^2} \text{ for "
     r"} B \le 2 \eta, \text{ else } \frac{B}{\eta} - 1 \text{ (quadratic)}",
@@ -458,7 +460,7 @@ def chi_square_is_bounded(
     yield Evidence.at_most(solved, C, slack * (1 + C), "chi-square of the solver's weights")
     if phi.family != "indicator":  # its weights are not unique if losses tie
         yield Evidence(abs(solved - exact), slack * (1 + exact), "the solver and the oracle agree")
-    # One loss B and m - 1 zeros attain C for an eta that depends on m.
+    # One loss B and m - 1 zero losses attain C if eta is `at`, which depends on m.
     m = len(f) + 2
     for phi, at in ((ENTROPIC, B / log(m - 1)), (QUADRATIC, B / m)):
         C, reached = bound(phi, B, at), _chi_square((B,) + (0.0,) * (m - 1), at, phi)

@@ -108,7 +108,8 @@ def hyper_parameters_suffice(problem: Setting, ratio: float, table: Table = tabl
     eps = ratio * problem.lipschitz
     h = table(problem, eps)
     total = guarantee(problem, h)
-    return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{h}: {total:.4g}, eps^2 = {eps**2:.4g}")
+    note = f"{h}: the sum is {total:.4g}, eps^2 = {eps**2:.4g}"
+    return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, note)
 
 
 @hyper_parameters_suffice.counterexample(
@@ -134,9 +135,9 @@ def _step_of_the_printed_constant() -> Evidence:
     return Evidence(
         mean / eps**2,
         0.0,
-        f"f = 0.05 theta^2 on Theta = [-0.1, 0.1], eta = 1: the printed constant is {S:.4g}, so the step "
-        f"size is {step:.3g} and theta alternates between 0.1 and -0.1; the squared gradient mapping is "
-        f"(0.2/{step:.3g})^2 = {mean:.2g}, above eps^2 = 1e-6",
+        f"f = 0.05 theta^2 on Theta = [-0.1, 0.1], eta = 1: the printed smoothness constant is {S:.4g}, so "
+        f"the step size is {step:.3g} and theta alternates between 0.1 and -0.1; the squared "
+        f"gradient mapping is (0.2/{step:.3g})^2 = {mean:.2g}, above eps^2 = 1e-6",
     )
 
 
@@ -155,8 +156,8 @@ hyper_parameters_suffice.mutant("a tenth of the steps")(
     formula=r"L = O\left( \log\frac{1}{\epsilon^2} \right); \quad T = \widetilde{O}(\epsilon^{-2}),"
     r" n_L = \widetilde{O}(\epsilon^{-2}), \gamma = O(1); \quad T = \widetilde{O}(\epsilon^{-4}),"
     r" n_L = O(1), \gamma = \widetilde{O}(\epsilon^2)",
-    assumptions="the formulas of the proof at L_f = S = D = 1, B/eta = 0.1; (L+1)/(2 - 2^-L) points per "
-    "sample",
+    assumptions="the formulas of the proof at L_f = S = D = 1, B/eta = 0.1; on average (L+1)/(2 - 2^-L) "
+    "perturbed points per data point",
     remark="This checks the formulas of the proof only; G6-cost and G6-run check plans and runs of SGD.",
 )
 def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
@@ -193,12 +194,12 @@ exponents_of_table_2.mutant("squares the number of steps")(altered(table_2, step
 
 
 def expected_points(level: int, steps: int) -> float:
-    """The expected number of perturbed points of one data point."""
+    """The expected number of perturbed points of one data point; `steps` is not used."""
     return RTMLMC(level).evaluations
 
 
 def expected_peak(level: int, steps: int) -> float:
-    """The expected largest number of perturbed points of one data point among the T - 1 of a run."""
+    """The expected number of perturbed points in the largest of the T - 1 steps, for batches of one."""
     below = np.cumsum(RTMLMC(level).probabilities) ** (steps - 1)
     return float(2.0 ** np.arange(level + 1) @ np.diff(below, prepend=0.0))
 
@@ -210,9 +211,10 @@ def expected_peak(level: int, steps: int) -> float:
     formula=r"\mathrm{Memo.} = O(n_L L) = \widetilde{O}(1)",
     assumptions="Theta unconstrained, batches of one data point; the hyper-parameters of the proof",
     quote=r"then the memory cost of RT-MLMC improves to $\tO(1)$.",
-    remark="Table 2 defines the memory as n_L L, the order of the average number of points of a step. The "
-    "largest step of a run has up to 2^L = O(epsilon^-2) points: on average 32 for epsilon = 1/2, and 524288 "
-    "for 1/256. For the entropic phi the points can be processed one by one and need not be stored.",
+    remark="Table 2 defines the memory as n_L L, the order of the average number of points in a step. A "
+    "single step can have 2^L = O(epsilon^-2) points: the largest step of a run has 32 points on average for "
+    "epsilon = 1/2, and 524288 for epsilon = 1/256. For the entropic phi the points can be processed one by "
+    "one and need not be stored.",
 )
 def memory_in_the_mean(memory: Callable[[int, int], float] = expected_points) -> Iterator[Evidence | Curve]:
     """If Theta is unconstrained, a step has O(log(1/eps)) perturbed points on average."""
@@ -228,7 +230,7 @@ def memory_in_the_mean(memory: Callable[[int, int], float] = expected_points) ->
         yield Evidence(abs(peak - stated), 0.5, f"the largest step of a run has {peak:.0f} points on average")
 
 
-memory_in_the_mean.mutant("the largest step of the run")(expected_peak)
+memory_in_the_mean.mutant("counts the points of the largest step of a run")(expected_peak)
 
 
 # --- The cost -------------------------------------------------------------------------------------
@@ -240,7 +242,8 @@ memory_in_the_mean.mutant("the largest step of the run")(expected_peak)
     part_of="G6",
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{cost}_{RT-MLMC} = \widetilde{O}(\epsilon^{-4})",
-    assumptions="L_f = S_f = B = eta = 1; plans of projected SGD that guarantee E|mapping|^2 <= epsilon^2",
+    assumptions="L_f = S_f = B = eta = 1; plans of projected SGD that guarantee E|gradient mapping|^2 "
+    "<= epsilon^2",
 )
 def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
     """With RT-MLMC, an epsilon-stationary point costs O(eps^-4 log^2(1/eps)) perturbed points."""
@@ -248,7 +251,7 @@ def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve
         plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
             yield Evidence.at_most(made.bound, eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
-            # The plan is not wasteful: only rounding to whole steps and points makes the bound smaller.
+            # The plan is not wasteful: its bound is below epsilon^2 only by rounding steps and points up.
             yield Evidence.at_most(
                 0.99 * eps**2, made.bound, 0.0, f"the bound for epsilon = {eps:.2g} is close to epsilon^2"
             )

@@ -209,7 +209,7 @@ def gradient_constant(F: SmoothFunction) -> float:
     assumptions="F continuously differentiable; step size 1/(2S)",
     quote=r"is continuously differentiable and $S$-smooth such that "
     r"$\|F(\theta) - F(\theta')\|\le S\|\theta - \theta'\|$",
-    correction="the gradient of F is S-Lipschitz",
+    correction="require that the gradient of F is S-Lipschitz",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
@@ -222,7 +222,7 @@ def gradient_constant(F: SmoothFunction) -> float:
 def projected_step_descends(
     F: SmoothFunction, sgd: Sgd = projected_sgd, S: Callable[[SmoothFunction], float] = gradient_constant
 ) -> Evidence:
-    """If grad F is S-Lipschitz, a projected step of size 1/(2S) lowers F by at least 3 |mapping|^2/(8S)."""
+    """If grad F is S-Lipschitz, a projected step 1/(2S) lowers F by at least 3 |gradient mapping|^2/(8S)."""
     step = 1 / (2 * S(F))
     no_noise = {"noise": np.zeros((1, 1)), "chance": np.ones(1)}
     paths = follow(sgd, F.slope, F.start, step_size=step, low=F.low, high=F.high, **no_noise)
@@ -244,7 +244,8 @@ def _lipschitz_for_smooth(sgd: Sgd = projected_sgd) -> Evidence:
         0.0,
         "F = theta^2/2 on Theta = [-0.1, 0.1] satisfies abs(F(theta) - F(theta')) <= 0.1 abs(theta - "
         "theta'). With S = 0.1 and step size 1/(2 S), the mean squared gradient mapping over T = 100 "
-        f"iterates is {measured:.2g}, above 8 S D/T = {printed:.2g}",
+        f"iterates is {measured:.2g}, above the bound of Lemma EC.2, 8 S D/T = {printed:.2g} with "
+        "D = F(theta_1) - min F",
     )
 
 
@@ -265,17 +266,18 @@ def lemma_bound(F: SmoothFunction) -> float:
     formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"
     r" \mathrm{Proj}_{\Theta}\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right]"
     r" \right\|^2 \le \frac{8 S D_*}{T} + \frac{6\sigma^2}{m}",
-    assumptions="grad F is S-Lipschitz, E V = grad F with variance sigma^2, batch size m; a random iterate",
+    assumptions="grad F is S-Lipschitz; V has mean grad F and variance sigma^2; batches of m; theta~ is a "
+    "random iterate",
     examples=150,
     F=smooth_functions(),
 )
 def random_iterate_is_stationary(
     F: SmoothFunction, sgd: Sgd = projected_sgd, bound: Callable[[SmoothFunction], float] = lemma_bound
 ) -> Evidence:
-    """With step size 1/(2S), E|mapping|^2 at a random iterate is at most 8 S D/T + 6 sigma^2/m."""
+    """With step size 1/(2S), E|gradient mapping|^2 at a random iterate is at most 8 S D/T + 6 sigma^2/m."""
     measured, limit = stationarity(F, sgd, F.smoothness), bound(F)
     return Evidence.at_most(
-        measured, limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound is {limit:.4g}"
+        measured, limit, F.rounding, f"E|gradient mapping|^2 is {measured:.4g}, the bound is {limit:.4g}"
     )
 
 
@@ -295,8 +297,8 @@ def _(F: SmoothFunction) -> float:
     r"\Omega(m)",
     assumptions="phi(x) = x log x - x + 1; one of the losses is raised by eta/4",
     quote=r"Computing this optimal solution requires computational cost at least $\Omega(m)$.",
-    remark="A method that does not query one of the m losses does not notice that it was raised, so m "
-    "queries are necessary; Algorithm 2 makes m T queries (C9), with T = O(log 1/eps).",
+    remark="A method that does not query a loss cannot notice that this loss was raised, so m queries are "
+    "necessary; Algorithm 2 makes m T queries (C9), with T = O(log 1/eps).",
     examples=60,
     f=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=8),
     eta=powers_of_ten(-0.5, 1),
@@ -333,7 +335,7 @@ def _(losses: Array, eta: float, d: Any) -> Any:
     quote=r"whose sample complexity is \emph{near-optimal} and \emph{independent} of the size of "
     r"$\mathrm{supp}\,\hP$",
     remark="For smooth nonconvex losses, eps^-4 is a known lower bound for stochastic gradient methods, "
-    "which is not checked here; G6-cost checks that RT-MLMC has this order.",
+    "which is not checked here; G6-cost checks that RT-MLMC has this order, up to logarithms.",
 )
 def samples_are_near_the_least(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
     """Every method needs at least c/delta^2 samples; RT-MLMC needs more only by logarithmic factors."""
@@ -373,7 +375,7 @@ STUDENT_QUANTILE = float(student.isf(TEST_LEVEL, RUNS - 1))
 
 
 def gaps_of_runs(descend: Descent, step: float, steps: int, seed: int, runs: int = RUNS) -> Any:
-    """F - min F at the average of independent runs, F = -theta_1/2 on the simplex.
+    """F - min F at the average iterate of each of `runs` runs, for F = -theta_1/2 on the simplex.
 
     The entries of V are 1 or -1 at random, with mean -1/2 in the first entry and 0 in the others.
     """
@@ -404,7 +406,7 @@ def gaps_of_runs(descend: Descent, step: float, steps: int, seed: int, runs: int
 def mirror_descent_keeps_the_order(
     mirror: Descent = mirror_descent, plain: Descent = PROJECTED, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
-    """Mirror descent has a bound of the same order in T, with log d for d, and a smaller gap here."""
+    """Mirror descent has a bound of the same order in T, with 2 log d for d; here its gap is smaller."""
     d = DIMENSION
     x = tuple(map(float, STEPS))
     means: dict[str, tuple[float, ...]] = {}

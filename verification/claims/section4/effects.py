@@ -157,7 +157,7 @@ def _relative_error_coefficient(derivatives: tuple[float, float, float]) -> floa
 def variance_is_divided_by_curvature(
     regulariser: Linear = r3, linear: Linear = surrogate
 ) -> Iterator[Evidence | Curve]:
-    """R3 needs the factor 1/phi''(1): with it, the ratio of the linearized regularizer to R3 tends to 1."""
+    """With its factor 1/phi''(1), R3 approximates the linearized regularizer E~: E~/R3 -> 1."""
     eta, g = 0.5, array([[1.0]])
     C = (0.3, 0.1, 0.03, 0.01, 0.003)
     for phi, derivatives in CURVED:
@@ -300,7 +300,7 @@ r1_at_a_fixed_ratio.mutant("uses 1/C instead of C")(lambda g, ball, C, phi: r1(g
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "The proof uses the argument of Proposition 1, and so needs the same condition on phi.",
+        "The proof uses the argument of Proposition 1, and therefore needs the condition on phi of B1.",
         follows=("B1",),
     ),
     corrected=r"(0,\infty) \subseteq \mathrm{dom}\,\phi \;\Rightarrow\; \left| \mathcal{E} - \mathcal{R}_2 "
@@ -312,7 +312,7 @@ def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curv
     g = array([[v] for v in GRADIENTS])
     exponents = {ENTROPIC: -0.4, QUADRATIC: -0.25, ABSOLUTE: -0.5, HINGE: -0.5}
     for phi in PHIS:
-        # eta = rho^1.5 makes rho/eta = rho^-0.5 large, and exceeds the linearization error, of order rho^2.
+        # With eta = rho^1.5, rho/eta = rho^-0.5 is large, and eta exceeds the linearization error O(rho^2).
         y = [abs(true_regulariser(rho, rho**1.5, phi) - mean(regulariser(g, Ball(2, rho)))) for rho in scales]
         bound = [
             S * rho + float(np.mean([shortfall_of_r1(v, rho**-0.5, phi) for v in GRADIENTS]))
@@ -328,8 +328,9 @@ def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curv
             tuple(bound),
         )
         yield curve
-        # The curves fall like log(C)/C, C^-1/2, 1/C and 1/C with C = rho/eta = rho^-0.5. The logarithm
-        # changes the first exponent by a fifth, and the curvature of f changes the last by 0.014.
+        # With C = rho/eta = rho^-0.5 the curves of the four phi fall like log(C)/C, C^-1/2, 1/C and 1/C.
+        # The logarithm changes the entropic exponent by a fifth; the curvature of f changes the exponent of
+        # the hinge by 0.014.
         yield curve.at_most(exponents[phi], 0.02)
         yield curve.below_bound(QUADRATURE)
     # In norm inf, the risk of f = sum_j a_j z_j + b_j z_j^2/2 is a sum over the coordinates j.
@@ -361,10 +362,10 @@ def _infinite_near_zero() -> Iterator[Evidence]:
         printed - exact,
         0.0,
         "phi = abs(x - 1) on [1/2, inf), infinite elsewhere; f(z) = z on the line, rho/eta = 1e4. The "
-        "density is at least 1/2, so half of the uniform distribution on [-1, 1] remains and E/rho is below "
-        f"1/2: {exact:.4f}, while R2/rho = {printed:g}",
+        "worst-case density is at least 1/2, so half of the mass stays uniform on the ball and adds nothing "
+        f"to the regularizer E. So E/rho is below 1/2: {exact:.4f}, while R2/rho = {printed:g}",
     )
-    yield Evidence(printed - got, 0.0, f"the library computes the same value: {got:.4f}")
+    yield Evidence(printed - got, 0.0, f"the library computes the same value of E/rho: {got:.4f}")
 
 
 @r2_at_a_large_ratio.mutant("uses the norm instead of its dual")
@@ -374,7 +375,7 @@ def _(g: Array, ball: Ball) -> Array:
 
 # --- rho/eta -> 0 ---------------------------------------------------------------------------------
 
-# For rho near 0.1 two terms of the remainder cancel, so that it is not monotone.
+# The scales start at 0.01: near rho = 0.1 two terms of the remainder cancel, and it is not monotone.
 SCALES = tuple(10 ** (-k / 2) for k in range(4, 11))
 
 
@@ -385,6 +386,8 @@ def _exact_regulariser(rho: float, eta: float, phi: Divergence) -> Any:
 
 
 def _exact_at(z: Any, rho: Any, eta: Any, phi: Divergence) -> Any:
+    """R(f; z) - f(z) at one data point z, for `_exact_regulariser`."""
+
     def f(b: Any) -> Any:
         return mp.sin(z + b) - mp.sin(z) + b * (2 * z + b)
 
@@ -394,11 +397,12 @@ def _exact_at(z: Any, rho: Any, eta: Any, phi: Divergence) -> Any:
     if phi is ENTROPIC:
         return eta * mp.log(average(lambda b: mp.exp(f(b) / eta)))
     first, second = average(f), average(lambda b: f(b) ** 2)
-    # For the quadratic phi, as the worst-case density 1 + (f - E f)/eta is positive.
+    # The closed form for the quadratic phi, whose worst-case density 1 + (f - E f)/eta is positive here.
     return first + (second - first**2) / (2 * eta)
 
 
 def _regulariser_on_the_line(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> float:
+    """The mean of `regulariser` over the two points of DATA, whose slopes are GRADIENTS."""
     return mean(regulariser(array([[v] for v in GRADIENTS]), Ball(2, rho), eta, phi))
 
 
@@ -413,12 +417,12 @@ def _regulariser_on_the_line(regulariser: Linear, rho: float, eta: float, phi: D
     quote=r"When $\rho/\eta\to 0$ and suppose additionally that $\phi(t)$ is two times continuously "
     r"differentiable in a neighborhood of $t=1$ with $\phi''(1)>0$, then $\Big| "
     r"\mathcal{E}_{\hP}(f;\rho,\eta) - \mathcal{R}_3(f; \rho,\eta) \Big|=o(\rho).$",
-    remark="The statement is true but weaker than intended: E and R3 are themselves o(rho), so that 0 or 7 "
-    "R3 in place of R3 satisfies it too. The proof gives an error of o(rho^2/eta), which determines R3: see "
-    "H5-sharp.",
+    remark="The statement is true but weaker than intended: E and R3 are themselves o(rho), so the statement "
+    "also holds with 0 or 7 R3 in place of R3. The proof gives an error of o(rho^2/eta), which determines "
+    "R3: see H5-sharp.",
 )
 def r3_within_o_of_rho(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
-    """As rho/eta -> 0, the variance term R3 is the regularizer up to o(rho), and so are 0 and 7 R3."""
+    """As rho/eta -> 0, the regularizer E is within o(rho) of the variance term R3, and also of 0 and 7 R3."""
     for phi, where in ((ENTROPIC, "on a line"), (QUADRATIC, "on a line"), (ENTROPIC, "in the plane")):
         if where == "on a line":
             E = [float(_exact_regulariser(rho, sqrt(rho), phi)) for rho in SCALES]
@@ -503,9 +507,9 @@ r3_at_a_small_ratio.mutant("returns 7 R3")(lambda g, ball, eta, phi: 7 * r3(g, b
 
 
 def _cap_bound(C: float, cost: Callable[[float], float]) -> float:
-    """Bound 1 - R1/R2 on the unit disc by the uniform distribution on a cap x >= 1 - h, for the best h.
+    """A bound on 1 - R1/R2 on the unit disc, from the best of the uniform distributions on caps x >= 1 - h.
 
-    On the cap x is at least 1 - h. A cap of probability `share` has the divergence `cost(share)`.
+    The mean of x on a cap is at least 1 - h. A cap of probability `share` costs `cost(share)/C`.
     """
     best = 1.0
     for h in np.geomspace(1e-6, 1.0, 200).tolist():
@@ -534,7 +538,7 @@ COSTS: dict[Divergence, Callable[[float], float]] = {
 def r1_interpolates(
     oce: Linear = r1, variation: Variation = r2, variance: Linear = r3
 ) -> Iterator[Evidence | Curve]:
-    """R1 interpolates: it tends to R2 as C -> infinity, and to R3 as C -> 0."""
+    """R1 interpolates between R3 and R2: R1/R2 -> 1 as C -> infinity, and R1/R3 -> 1 as C -> 0."""
     ball, d = Ball(2, 0.05), 2
     # Gradients of length 1 and 1.4.
     for v in ([0.6, 0.8], [1.2, 0.7]):

@@ -159,7 +159,7 @@ def linear_class_bound(
     # SciPy's quadrature is accurate to 1e-9.
     yield Evidence(abs(printed / exact - 1), 1e-9, "the integral is A log n")
     excess = order(n, delta, A, constant=24 * log(n))
-    yield Evidence(abs(excess / exact - 1), 2.0**-44, "the order of the excess")
+    yield Evidence(abs(excess / exact - 1), 2.0**-44, "`excess_order` with c = 24 log n")
     total = bound(n, delta, lambda eps: A**2 / eps**2).total
     yield Evidence(total / exact - 1, 1e-9, "the bound is at most its value at alpha = 1/n")
 
@@ -184,8 +184,8 @@ LogNumber: TypeAlias = Callable[..., float]
     quote=r"it holds that $\log\mathcal{N}(\mathcal{G}_{\mid_{S}}, \epsilon, \|\cdot\|_{\infty}) = "
     r"\widetilde{O}( \frac{\Lambda^2d(\Psi + \sqrt{d}\rho)^2}{\epsilon^2\varrho^2} )$",
     remark="The cited result hides only logarithms; the constant 4.4 K found here grows with the number of "
-    "classes. The covering number quoted for networks (Example 7) is not derived here; I6 checks that the "
-    "two agree for one layer.",
+    "classes. The covering number quoted for networks (Example 7) is not derived here; I6 checks that it "
+    "agrees with this one for one layer.",
     examples=200,
     family=linear_classes(),
     K=st.integers(2, 10),
@@ -194,9 +194,9 @@ LogNumber: TypeAlias = Callable[..., float]
 def quoted_covering_follows(
     family: dict[str, float], K: int, ratio: float, log_number: LogNumber = linear_covering
 ) -> Evidence:
-    """The covering number quoted for linear classes follows from an explicit one, up to 4.4 K."""
+    """The covering number quoted for linear classes, times 4.4 K, follows from an explicit one."""
     d, Lambda, Psi, rho, varrho = (family[k] for k in ("d", "Lambda", "Psi", "rho", "varrho"))
-    half_range = Lambda * (Psi + sqrt(d) * rho) / varrho  # losses of the class differ by at most twice this
+    half_range = Lambda * (Psi + sqrt(d) * rho) / varrho  # two losses differ by at most twice this
     eps = half_range / ratio
     explicit = 0.0 if eps >= 2 * half_range else log_number(eps, K=K, **family)
     quoted = 4.4 * K * d * half_range**2 / eps**2
@@ -273,7 +273,7 @@ Covering: TypeAlias = Callable[[float, float], float]
         Kind.MISPRINT,
         Consequence.NONE,
         "For one layer the formula should agree with Example 6, and it should depend on varrho and epsilon "
-        "only through varrho epsilon; as printed, neither is the case.",
+        "only through their product; as printed, neither is the case.",
     ),
     corrected=r"\log \mathcal{N} = \widetilde{O}\left( \frac{L^2 d (\Psi + \sqrt{d} \rho)^2}{\varrho^2 "
     r"\epsilon^2} \prod_l s_l^2 \sum_l \frac{a_l^2}{s_l^2} \right)",
@@ -291,16 +291,17 @@ def network_class_covering(
     capacity: Capacity = network_capacity,
     covering: Covering = network_covering,
 ) -> Iterator[Evidence]:
-    """log N of the network class is A^2/eps^2, and for one layer it is log N of the linear class."""
+    """log N of the network class is A^2/eps^2, with its capacity A; for one layer it is that of Example 6."""
     d, Lambda, Psi, rho, varrho = (family[k] for k in ("d", "Lambda", "Psi", "rho", "varrho"))
     one_layer = covering(capacity(d=d, s=[2.0], a=[Lambda], Psi=Psi, rho=rho, varrho=varrho), eps)
     linear = Lambda**2 * d * (Psi + sqrt(d) * rho) ** 2 / (varrho * eps) ** 2
-    note = f"for one layer log N = {one_layer:.4g}, for the linear class {linear:.4g}"
+    note = f"at epsilon = {eps:.3g}, log N = {one_layer:.4g} for one layer, {linear:.4g} for the linear class"
     yield Evidence(abs(log(one_layer / linear)), 2.0**-44, note)
     s, a = ([pair[k] for pair in layers] for k in (0, 1))
     smaller_eps = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho), eps * factor)
     smaller_margin = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho * factor), eps)
-    note = f"for equal varrho epsilon, log N = {smaller_eps:.4g} and {smaller_margin:.4g}"
+    note = f"at varrho = {varrho:.3g} and epsilon = {eps * factor:.3g}, log N = {smaller_eps:.4g}; "
+    note += f"at varrho = {varrho * factor:.3g} and epsilon = {eps:.3g}, log N = {smaller_margin:.4g}"
     yield Evidence(abs(log(smaller_eps / smaller_margin)), 2.0**-44, note)
     product, total = float(np.prod(np.square(s))), sum((v / u) ** 2 for u, v in layers)
     exact = len(s) ** 2 * d * (Psi + sqrt(d) * rho) ** 2 / varrho**2 * product * total
@@ -324,9 +325,8 @@ def _assumptions_hold() -> Iterator[Evidence]:
 def _printed_power() -> Iterator[Evidence]:
     example = (ONES, 0.01, 0.01, [(1.0, 1.0)])
     for evidence in evidence_from(network_class_covering, *example, covering=printed_covering)[:2]:
-        yield Evidence(
-            evidence.violation, 0.0, f"all parameters 1, rho = 0, eps = 0.01, as printed: {evidence.note}"
-        )
+        where = "the printed formula with rho = 0 and all other parameters of the class equal to 1"
+        yield Evidence(evidence.violation, 0.0, f"{where}, unless given: {evidence.note}")
 
 
 network_class_covering.mutant("uses the printed power of eps", replaces="covering")(printed_covering)
@@ -344,11 +344,11 @@ network_class_covering.mutant("uses sqrt(L) instead of L", replaces="capacity")(
     reason="novelty relative to other papers cannot be checked by computation",
     quote=r"upper bounding the covering number of $\mathcal{G}_{\text{adv}\mid S}$ in "
     r"Proposition~\ref{Proposition:cover} by that of $\mathcal{G}_{\mid S}$",
-    correction="Proposition 5 in place of Proposition 4; I1 checks it",
+    correction="Proposition 5 in place of Proposition 4; I1 checks Proposition 5",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "Proposition 4 is quoted from earlier work and does not involve G; Proposition 5 does.",
+        "Proposition 4 is quoted from earlier work and does not involve the class G; Proposition 5 does.",
     ),
 )
 def novelty() -> None:

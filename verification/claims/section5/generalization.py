@@ -76,7 +76,7 @@ covering_of_robust_losses.mutant("doubles the losses")(with_losses(lambda losses
     assumptions="T(g) is the dual value; beta is uniform on the ball, of radius 1 in the proof",
     quote=r"$\bE_{\bP}[g] - \eta\bE_{b\sim\bP}"
     r"\left[\phi\left(\frac{\diff\bP(b)}{\diff\beta(b)}\right)\right]$",
-    correction="the expectation of phi is under beta, as in Definition 1",
+    correction="take the expectation of phi under beta, as in Definition 1",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
@@ -141,8 +141,8 @@ def _printed_divergence() -> Iterator[Evidence]:
     yield Evidence(
         true - highest,
         0.0,
-        "f = (0, 1), beta = (1/2, 1/2), phi = (x^2 - 1)/2 on [0, inf), eta = 1: at P = (1/2 - e, 1/2 + e) "
-        f"the printed objective is 1/2 + e - 6 e^2, at most {highest:.6f}; T = 5/8 = {true:.6f}",
+        "g = (0, 1), beta = (1/2, 1/2), phi = (x^2 - 1)/2 on [0, inf), eta = 1: at P = (1/2 - e, 1/2 + e) "
+        f"the printed objective is 1/2 + e - 6 e^2, at most {highest:.6f}, while T(g) = 5/8 = {true:.6f}",
     )
     weights, zero = array([0.9, 0.1]), array([0.0, 0.0])
     right = -float(primal_value(zero, weights, 1.0, QUADRATIC))
@@ -174,6 +174,7 @@ def labelled_logits(draw: st.DrawFn) -> tuple[list[float], list[float], int]:
 
 
 def _evaluate(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
+    """The loss at the logits t and the label y, with margin varrho."""
     xp = active().namespace
     return float(loss(array(t), xp.asarray(y, dtype=xp.int64), varrho=varrho))
 
@@ -223,7 +224,7 @@ def cross_entropy(t: list[float], y: int) -> float:
     assumptions="the loss that the paper names as an example",
     quote=r"$\ell:~\mathbb{R}^K\times\{1,\ldots,K\}\to[0,1]$ denotes a $K$-class classification loss "
     r"function such as the cross-entropy loss",
-    correction="such as the ramp loss of the examples; the cross-entropy would have to be truncated",
+    correction="name the ramp loss of the examples instead; the cross-entropy would have to be truncated",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,

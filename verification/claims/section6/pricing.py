@@ -60,8 +60,8 @@ def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
     "theta are unconstrained",
     quote=r"where $\mathcal{R}^*$ denotes the ground truth optimal revenue",
     correction="prices have to be bounded, which the paper does not state: see P3",
-    remark="The empirical risk of a training set is unbounded too if the mean of z_1 is positive at some x_i "
-    "that the features separate from the others. This held for every training set that we drew.",
+    remark="The empirical risk of a training set is also unbounded below if the mean of z_1 is positive at "
+    "some x_i that the features separate from the others. This held for every training set that we drew.",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
@@ -236,7 +236,7 @@ def regularized_causal_duality(solve: Solve = causal_value) -> Iterator[Evidence
             yield Evidence(abs(primal - dual), slack, f"{d.name}, eta = {eta}, seed = {seed}")
 
 
-@causal_duality.mutant("leaves the perturbation set")
+@causal_duality.mutant("moves covariates outside their perturbation sets")
 @regularized_causal_duality.mutant("uses the uniform reference distribution")
 def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
     return causal_value(loss, data, places, eta, d)
@@ -262,13 +262,13 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
     r" \sup_{\gamma} \mathbb{E}_{\gamma} \Psi(f(x), z)",
 )
 def causality_binds(plan: Callable[..., Any] = causal_plan, seed: int = 0) -> Iterator[Evidence]:
-    """Without the causal constraint the worst case is never smaller, and may be strictly larger."""
+    """Without the causal constraint the worst-case value is never smaller, and can be larger."""
     for problem in [random_problem(4 * seed + k) for k in range(4)]:
         causal = plan(problem.cost, problem.joint, problem.nu).value
         free = plan(problem.cost, problem.joint, problem.nu, causal=False).value
         slack = CONIC * (1 + abs(problem.cost).max())
         yield Evidence(causal - free, slack, f"causal {causal:.5f}, unconstrained {free:.5f}")
-    # One covariate, z = -1 or 1, places -1 and 1, cost x z: an adversary that sees z gains 1, a causal one 0.
+    # One covariate, z = -1 or 1, places x = -1 and 1, cost x z: the value is 1 if x may depend on z, else 0.
     cost, joint, nu = np.array([[1.0, -1.0], [-1.0, 1.0]]), np.full((1, 2), 0.5), np.full((1, 2), 0.5)
     for constrained, exact in ((True, 0.0), (False, 1.0)):
         value = plan(cost, joint, nu, causal=constrained).value

@@ -176,10 +176,11 @@ def _(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
     id="J3",
     verdict=Verdict.CORRECTED,
     formula=r"\sup_{P \in \mathfrak{R}} \mathbb{E} \left[ \sum_t \gamma^t r(s_t, a_t) \right]",
-    assumptions="kernels move the next state within its neighbourhood and pay eta times their divergence",
+    assumptions="a kernel kappa moves the next state within its neighbourhood, and pays eta times its "
+    "divergence from beta",
     quote=r"seeks to maximize the worst-case risk function "
     r"$\sup_{\mathbb{P}\in\mathfrak{R}}\mathbb{E}[\sum_t\gamma^tr(s_t,a_t)]$",
-    correction="an infimum instead of the supremum; the update computes the infimum",
+    correction="an infimum in place of the supremum; the update of the paper computes the infimum",
     assessment=Assessment(Kind.MISPRINT, Consequence.NONE, "The worst case of a reward is an infimum."),
     corrected=r"\max_{\pi} \inf_{\kappa} \mathbb{E} \left[ \sum_t \gamma^t \left( r(s_t, a_t) + "
     r"\gamma \eta D_{KL}(\kappa, \beta) \right) \right]",

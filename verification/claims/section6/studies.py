@@ -96,8 +96,7 @@ def true_cap() -> float:
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "Four of the eight mean returns in Table 3 exceed the cap of 400 steps in the caption of the "
-        "training figure.",
+        "Four of the eight mean returns in Table 3 exceed the cap of 400 steps in the caption of Figure 4.",
         reading="Table 3 uses the environment of Figure 4, with its cap",
         others=(
             Reading("the cap applies to training only", "no contradiction; the cap of Table 3 is not stated"),
@@ -155,14 +154,14 @@ def text_numbers() -> dict[tuple[str, str], int]:
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
-        "The two numbers are typed instead of referring to labels, and do not agree with the numbering.",
+        "The two numbers are typed by hand instead of referring to labels, and are too small by one.",
     ),
 )
 def references_agree(numbers: Numbers = correct_numbers) -> Iterator[Evidence]:
     """Figure 4 shows the training of Q-learning, and Table 3 its returns."""
     for (kind, what), number in numbers().items():
         correct = NUMBERED[kind].index(what) + 1
-        note = f"{what}: {kind} {number} in the text, {kind} {correct} in the paper"
+        note = f"{what}: cited as {kind} {number}, numbered {kind} {correct}"
         yield Evidence(abs(number - correct), 0.0, note)
 
 
@@ -213,7 +212,7 @@ def printed_shapes() -> tuple[tuple[int, int], ...]:
 
 
 def _mismatch(shapes: Shapes) -> int:
-    """The sum of the mismatches of dimensions in W_4 ... W_1 z', where z' has 5 entries and g has one."""
+    """The sum over W_1 to W_4 of abs(columns - length of the input), where z' has 5 entries and g has 1."""
     lengths = (5, *(rows for rows, _ in shapes()))
     return sum(abs(cols - n) for (_, cols), n in zip(shapes(), lengths, strict=False)) + abs(lengths[-1] - 1)
 
