@@ -81,7 +81,7 @@ def _torchattacks_pgd(torchattacks: Any, victim: Classifier, ball: Ball, seed: i
 
 
 def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
-    """How far the images lie outside their balls (in radii) or outside the box, at most."""
+    """The largest excess of an image over its ball (in radii) or over the box; at most 0 if inside."""
     offsets = (perturbed - x).flatten(1).double()
     excess = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
     return max(excess, float(-perturbed.min()), float(perturbed.max()) - 1)

@@ -114,7 +114,7 @@ def estimate(
 def long_run(
     problem: tuple[Classifier, Ball, float], label: str, level: int, count: int, source: Rng
 ) -> Mean:
-    """The mean of a few estimates from n = 2^level points; the standard deviations include its bias.
+    """The mean of a few estimates from n = 2^level points; the standard deviations include the bias.
 
     `problem` is the classifier, the ball and eta. The bias is assumed to decay as 1/n. Then the bias at n
     points is a third of the change of the mean from n/4 to n points.

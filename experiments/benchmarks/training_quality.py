@@ -34,7 +34,7 @@ NOTE = (
 )
 CHOICE_NOTE = (
     "estimates are averaged over batches, as in training. Each batch is drawn anew, or (data fixed) contains "
-    "all data. SG spends its evaluations on fewer data points, which is a drawback only if data are drawn"
+    "all data. SG spends its evaluations on fewer data points, a drawback only if data are drawn anew"
 )
 
 
