@@ -31,9 +31,9 @@ def compute_row(
 ) -> tuple[dict[str, Any], Files]:
     """Return the content of a task's row file, and files of the task that the caller must write.
 
-    - `task_files`: the folder of the task, to which it writes its files; none are returned. For a worker
-      without access to the folder, the contents of its files by name. The task then runs in a temporary
-      folder, whose files are returned.
+    - `task_files`: the folder of the task, which writes its files there; none are returned. A worker without
+      access to the folder gets the contents of the folder's files by name instead. The task then runs in a
+      temporary folder, whose files are returned.
     - `record`: the seed and the provenance of the run.
     - `devices`: the devices of the run; the task uses the device with the fewest running tasks.
     """
@@ -73,7 +73,7 @@ def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 def read_files(folder: Path) -> Files:
-    """The contents of the files in a task's folder by name, except temporary files left by a kill."""
+    """The contents of the files in a task's folder by name, except temporary files of a killed process."""
     files = sorted(folder.iterdir()) if folder.exists() else []
     return {f.name: f.read_bytes() for f in files if not f.name.startswith(".")}
 

@@ -312,7 +312,7 @@ def _breaking_radii(
 
 
 def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, rng: Rng) -> tuple[Any, Any]:
-    """Return the means of losses and errors over uniform points of the ball; update `worst` with them."""
+    """Return the means of losses and errors over uniform points of the ball, which also update `worst`."""
     sums = np.zeros((2, len(worst.loss)))
     for _ in range(n_noise):
         x = white_noise(problem.x, ball, rng=rng)

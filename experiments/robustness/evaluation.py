@@ -323,7 +323,7 @@ def _measure_tasks(
 
 
 def measure_remotely(remote: tuple[str, str, Any, bytes], *arguments: Any) -> Measures:
-    """Call `measure_task` in a worker; `remote` is the model's name, kind, classes and `dump_model`."""
+    """Call `measure_task` in a worker; `remote` is the model's name, kind, classes and content."""
     name, kind, classes, content = remote
     model = as_model(name, restore_model(content), kind, classes)
     with model.evaluating():

@@ -84,7 +84,8 @@ def _model_summary(
 ) -> dict[str, Any]:
     """The numbers of one model, from its results on all points.
 
-    `partitions` maps "class" and "group" to the class or group of each point, `labels` are those shown.
+    `partitions` maps "class" and "group" to the class or group of each point. `labels` are the labels of the
+    points, as the page shows them.
     """
     names = ("noise", "sampling", *(settings.attacks or ()), "worst")
     norms: dict[str, list[dict[str, Any]]] = {norm: [] for norm in threat.norms}
