@@ -73,7 +73,7 @@ def regularized_training(
 def tilted_training(
     family: str, setting: str, ball: Ball, proposal: Tilted, eta: float = UNWEIGHTED_ETA
 ) -> Method:
-    """Return training at one tilted point of the ball; if `proposal` sets kappa, eta is not used."""
+    """Return training at one tilted point of the ball; a kappa of `proposal` replaces eta."""
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal)
     return Method(family, setting, 2, partial(_evaluate, objective))
 

@@ -55,7 +55,7 @@ def draw_market(trials: int, d: int, features: int, beta_bound: float, rng: Rng)
 def draw_data(market: Market, M: int, m: int, rng: Rng) -> tuple[Array, Array]:
     """Draw covariates x (T, M, d), and z (T, M, 2), the mean of m observed coefficients at each.
 
-    Psi is linear in z, so only the mean of the m observations matters; it is drawn from its distribution.
+    Psi is linear in z, so only the mean of the m observations matters; it is drawn directly.
     """
     trials, _, d = market.omega.shape
     x = rng.normal((trials, M, d), like=DOUBLE)

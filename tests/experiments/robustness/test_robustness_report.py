@@ -392,7 +392,7 @@ def test_progress_changes_no_result_and_only_progress_needs_rich() -> None:
 
 
 def test_one_logit_is_a_classifier_of_two_classes() -> None:
-    """One logit gives the errors of two scores, for labels of integer dtypes and for whole floats."""
+    """One logit gives the errors of two scores, for integer labels and for whole numbers of float dtype."""
     x, y = data()
     two = linear(SLOPE)
     one = torch.nn.Linear(4, 1).double()
