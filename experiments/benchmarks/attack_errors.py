@@ -54,7 +54,7 @@ def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES)
 
 
 def attacks_on(victim: Classifier) -> dict[str, Attack]:
-    """All attacks on the images of `victim`; torchattacks is comparable to "PGM, last iterate"."""
+    """All attacks on the images of `victim`, by name; "torchattacks" is comparable to "PGM, last iterate"."""
     loss, x = victim.loss, victim.x
     attacks: dict[str, Attack] = {
         "white noise": lambda ball, seed: white_noise(x, ball, rng=seed),
@@ -81,7 +81,7 @@ def _torchattacks_pgd(torchattacks: Any, victim: Classifier, ball: Ball, seed: i
 
 
 def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
-    """The largest distance of an image outside its ball (in radii) or outside the box."""
+    """The largest excess of an image over its ball (in radii) or over the box; at most 0 if inside."""
     offsets = (perturbed - x).flatten(1).double()
     excess = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
     return max(excess, float(-perturbed.min()), float(perturbed.max()) - 1)

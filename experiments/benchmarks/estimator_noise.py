@@ -28,8 +28,8 @@ PROPOSALS: dict[str, Uniform | Tilted] = {
 }
 RADII = {"l2": (0.5, 2.0), "linf": (0.1, 0.3)}
 RATIOS = (0.02, 0.2, 2.0)  # eta/radius
-# Two estimates agree if they differ by at most this many standard errors. With standard errors from eight
-# runs, one pair in 200 differs by more by chance.
+# Two estimates agree if they differ by at most this many standard errors. If the standard errors come from
+# eight runs, about one pair of correct estimates in 200 fails this test by chance.
 AGREE = 4
 SIGNIFICANT = 3  # a bias of more than this many standard errors is significant
 MAX_REFERENCE_ERROR = 0.1  # standard error of a reference gradient, relative to its length
@@ -59,7 +59,11 @@ QUICK = Scale(radii=1, ratios=(0.02, 2.0), levels=(0, 2), replications=16, long=
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean and standard deviation of `count` estimates of the risk (`value`) and of its gradient (p,)."""
+    """Mean and standard deviation of `count` estimates of the risk (`value`) and of its gradient.
+
+    The gradient is a vector with an entry per parameter of the network; `gradient_sd` is a Euclidean length.
+    `evaluations` is the number of evaluated points per image and estimate.
+    """
 
     count: int
     value: float
@@ -110,10 +114,10 @@ def estimate(
 def long_run(
     problem: tuple[Classifier, Ball, float], label: str, level: int, count: int, source: Rng
 ) -> Mean:
-    """The mean of a few estimates from very many points, with its bias included in the standard deviations.
+    """The mean of a few estimates from n = 2^level points; the standard deviations include the bias.
 
-    `problem` is the classifier, the ball and eta. The bias is assumed to decay as 1/n: then it is a third of
-    the change from n/4 to n points.
+    `problem` is the classifier, the ball and eta. The bias is assumed to decay as 1/n. Then the bias at n
+    points is a third of the change of the mean from n/4 to n points.
     """
     short, long = (estimate(*problem, label, k, count, source) for k in (level - 2, level))
     root = sqrt(long.count)
@@ -128,7 +132,8 @@ def long_run(
 def reference_of(tilted: Mean, uniform: Mean, others: list[Mean]) -> tuple[Mean, bool]:
     """Return the tilted run with the combined errors of both runs, and whether it is a valid reference.
 
-    It is invalid if the runs differ, if the errors are large, or if one of the `others` is higher.
+    The reference is invalid if the two runs differ significantly, if the error of the gradient is large, or
+    if the risk of one of the `others` is significantly higher.
     """
     error = hypot(tilted.value_error, uniform.value_error)
     gradient_error = hypot(tilted.gradient_error, uniform.gradient_error)
@@ -148,7 +153,12 @@ def _number(x: float) -> str:
 
 
 def estimator_row(where: Row, name: str, n: int, mean: Mean, reference: Mean, known: bool) -> Row:
-    """The row of one estimator; `known` says whether the reference is valid."""
+    """The row of one estimator.
+
+    - `where`: the first columns of the row.
+    - `n`: points per image.
+    - `known`: whether the reference is valid; otherwise the biases are unknown.
+    """
     limit = SIGNIFICANT * hypot(mean.value_error, reference.value_error)
     gradient_error = hypot(mean.gradient_error, reference.gradient_error)
     length = float(np.linalg.norm(reference.gradient))

@@ -46,9 +46,11 @@ NOT_INSTALLED = "{0} is not installed; to compare with it: pip install --no-deps
 class Contestant:
     """A function `run` to be timed.
 
-    `error` returns the error of its answer, or None if no reference value is known; an error above `tol`
-    marks it as inaccurate. Its time is the lower quartile over calls and the median over rounds, which are
-    robust to interruptions. If its cost `varies` between calls, its total time is compared instead.
+    - `error`: a function from the answer of `run` to its error, or to None if no reference value is known.
+    - `tol`: an answer with a larger error is marked as inaccurate.
+    - `varies`: whether the cost of `run` is random. If False, its time is the lower quartile over the calls
+      of a round, and the median over rounds, which are robust to interruptions. If True, total times are
+      compared.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Timing:
         return "" if self.error is None else "yes" if self.error <= self.tol else "NO"
 
     def relative_to(self, other: Timing) -> Timing:
-        """The time relative to another contestant, round by round."""
+        """The time relative to another contestant: the median of the ratios in each round."""
         quotients = tuple(a / b for a, b in zip(self.rounds, other.rounds, strict=True))
         return Timing(median(quotients), quotients)
 
@@ -91,12 +93,12 @@ def optional_module(name: str) -> Any | None:
 
 
 def bar_verdict(ratio: float, bar: float) -> str:
-    """Return "within" if the ratio is at most its bar, else "ABOVE"."""
+    """Return "within" if the ratio, rounded to two decimals, is at most its bar, else "ABOVE"."""
     return "within" if round(ratio, 2) <= bar else "ABOVE"
 
 
 def part_of(update: Update, start: float, stop: float) -> Update:
-    """A progress callback for a part of the work, from `start` to `stop` of the progress bar."""
+    """A progress callback for a part of the work, which moves the bar from `start` to `stop`."""
     return lambda share, text: update(start + (stop - start) * share, text)
 
 
@@ -143,7 +145,7 @@ def compare(
 
 
 def _time_per_call(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
-    """The time per call, from calls repeated for `seconds`: their mean, or else their lower quartile."""
+    """The mean time per call if `mean`, else the lower quartile; `work` is repeated for `seconds`."""
     start = clock()
     work()  # warm the caches
     first = clock() - start

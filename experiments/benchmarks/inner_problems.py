@@ -26,9 +26,9 @@ Shape: TypeAlias = tuple[int, int]
 Solver: TypeAlias = Callable[[Any], Any]  # from losses to weights
 SHAPES: tuple[Shape, ...] = ((4096, 8), (1024, 128), (64, 4096), (1, 1 << 20))
 BAR_SHAPES = SHAPES[1:3]  # shapes at which times are compared with bars
-ETA, ALPHA = 0.1, 0.25
+ETA, ALPHA = 0.1, 0.25  # price of the divergence, and the fraction of the indicator divergence (CVaR)
 THREE_HALVES = "Cressie-Read 1.5"
-POWERS = (-1.0, 0.0, 0.5, 1.2, 3.0, 5.0)  # orders of Cressie-Read beside 1.5
+POWERS = (-1.0, 0.0, 0.5, 1.2, 3.0, 5.0)  # orders of Cressie-Read other than 1.5
 DIVERGENCES: dict[str, Divergence] = {
     "entropic": ENTROPIC,
     "quadratic": QUADRATIC,
@@ -61,7 +61,11 @@ def reference_probabilities(name: str, shape: Shape) -> Any:
 
 
 def reference_weights(divergence: Divergence, row: Any, p: Any) -> Any:
-    """The exact weights of one row, or None if it is too long."""
+    """The weights of one row of losses by exact or extended arithmetic, or None if neither is available.
+
+    `p` is the reference distribution, None for the uniform one. Exact arithmetic takes rows of up to
+    EXACT_UP_TO points. Longer rows are solved only for uniform p and some divergences.
+    """
     family, parameter = divergence.family or "", divergence.parameter
     if row.size <= EXACT_UP_TO:
         return np.array([float(w) for w in solve_exactly(row, ETA, family, parameter, p).weights])
@@ -79,7 +83,8 @@ def reference_weights(divergence: Divergence, row: Any, p: Any) -> Any:
 class WeightError:
     """A function from weights to their largest error in the first `rows` rows, times the row length.
 
-    The reference is computed once, at the first call.
+    The problem is given by a divergence, losses f (n, m), and the reference distribution p: (m,), (n, m), or
+    None for the uniform one. The correct weights are computed once, at the first call.
     """
 
     def __init__(self, divergence: Divergence, f: Any, p: Any, rows: int = CHECKED_ROWS) -> None:
@@ -100,6 +105,7 @@ class WeightError:
 
 
 def _sort_sparsemax(f: Any) -> Any:
+    """The weights of the quadratic divergence, by sorting each row of losses f (n, m)."""
     m = f.shape[-1]
     ranked = -np.sort(-f, axis=-1)
     mu = (np.cumsum(ranked, axis=-1) - m * ETA) / np.arange(1, m + 1)
@@ -108,6 +114,7 @@ def _sort_sparsemax(f: Any) -> Any:
 
 
 def _partition(f: Any) -> Any:
+    """The weights of the indicator divergence: equal on the k largest losses of each row."""
     k = int(ALPHA * f.shape[-1])
     weights = np.zeros_like(f)
     np.put_along_axis(weights, np.argpartition(-f, k - 1, axis=-1)[..., :k], 1 / k, axis=-1)
@@ -115,12 +122,13 @@ def _partition(f: Any) -> Any:
 
 
 def _topk(x: Any) -> Any:
+    """The same weights as `_partition`, for a torch tensor."""
     k = int(ALPHA * x.shape[-1])
     return x.new_zeros(x.shape).scatter_(-1, x.topk(k, -1).indices, 1 / k)
 
 
 def peers(problem: str) -> dict[str, Solver]:
-    """The solvers of NumPy and of other installed libraries."""
+    """The solvers of a problem from NumPy and from other installed libraries, by name."""
     torch, entmax = map(optional_module, ("torch", "entmax"))
 
     def on_torch(function: Solver) -> Solver:
@@ -138,13 +146,14 @@ def peers(problem: str) -> dict[str, Solver]:
         if torch:
             found["torch.topk"] = on_torch(_topk)
     if problem == THREE_HALVES and entmax:
-        # The weights are (sqrt(m) (f/(2 eta m) - tau))_+^2, which is entmax15 of f / (eta sqrt(m)).
+        # On m points the weights are (f/(2 eta sqrt(m)) - tau)_+^2, where tau makes their sum one. This is
+        # entmax15 of f/(eta sqrt(m)).
         found["entmax.entmax15"] = on_torch(lambda x: entmax.entmax15(x / (ETA * x.shape[-1] ** 0.5), -1))
     return found
 
 
 def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contestant]:
-    """All solvers of all problems on the losses f, by problem and name; `quick` omits slow ones."""
+    """All solvers of all problems on the losses f, by problem and solver; `quick` omits array code."""
     found: dict[tuple[str, str], Contestant] = {}
 
     def add(problem: str, name: str, run: Callable[[], Any], error: Any) -> None:

@@ -1,7 +1,7 @@
 """`phiball bench inner`: time and accuracy of the inner solver, compared with other solvers.
 
-The unit of time is one `np.max` over the same losses. phiball computes value, mu, weights and gap; other
-solvers only weights.
+The unit of time is one `np.max` over the same losses. phiball computes the value, the dual variable mu, the
+weights and the duality gap. Other solvers compute only the weights.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from phiball.experiments.benchmarks.inner_problems import (
 from phiball.experiments.benchmarks.inner_threads import busy_report
 from phiball.experiments.benchmarks.inner_versions import against_report
 
-# Bars: a reference distribution relative to the uniform one, orders of Cressie-Read relative to 1.5, the
-# absolute and hinge divergences relative to the quadratic one, and phiball relative to other solvers.
-DISTRIBUTION_BAR, POWER_BAR, KINKED_BAR, PEER_BAR = 1.8, 25.0, 1.2, 1.0
+# Bars: the largest ratios of times that we accept.
+DISTRIBUTION_BAR = 1.8  # a given reference distribution, relative to the uniform one
+POWER_BAR = 25.0  # other orders of Cressie-Read, relative to 1.5
+KINKED_BAR = 1.2  # the absolute and hinge divergences, relative to the quadratic one
+PEER_BAR = 1.0  # phiball, relative to other solvers
 OURS = f"phiball, {UNIFORM}"
 NOTE = (
     "losses Exp(1), eta 0.1, alpha 0.25, float64. Ratios are medians over rounds that time all solvers in "
-    "turn. Error: m times the largest error of a weight against exact or extended arithmetic, for rows that "
-    "are short enough"
+    "turn. error: the largest error of a weight, times the row length; blank if rows are too long for exact "
+    "and extended arithmetic"
 )
 
 
@@ -55,7 +57,7 @@ def bench_inner(
     against: Path | None = None,
     update: Update = silent,
 ) -> BenchmarkReport:
-    """Compare all solvers on all shapes, or else numbers of threads (`busy`) or two versions (`against`)."""
+    """Compare solvers on several shapes; with `busy` numbers of threads, with `against` two versions."""
     if against is not None:
         return against_report(against, seconds=0.02 if quick else 0.2, update=update)
     with backend("numba"):
@@ -97,7 +99,7 @@ def solver_report(
 
 
 def bar_rows(timed: dict[tuple[str, str], Timing], shape: Shape) -> list[Row]:
-    """The ratios of times that have a bar; both times are from the same rounds."""
+    """The ratios of times that have a bar, from the timings by problem and solver."""
     pairs = []
     for problem, solver in timed:
         if solver in (f"phiball, {SHARED}", f"phiball, {PER_ROW}"):

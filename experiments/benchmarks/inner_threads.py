@@ -31,7 +31,7 @@ from phiball.refimpl import worst_case
 SHAPES = ((1024, 128), (64, 4096), (8192, 128), (1024, 4096))
 PROBLEMS = ("entropic", "quadratic", "indicator", THREE_HALVES)
 DEFAULT_BAR = 1.15  # default number of threads relative to one, on a busy machine
-TWO_THREADS_BAR, MIN_LOSSES = 0.67, 1 << 20  # two threads relative to one, for at least so many losses
+TWO_THREADS_BAR, MIN_LOSSES = 0.67, 1 << 20  # two threads relative to one, from MIN_LOSSES losses on
 # The loop ends with its parent process, so that a killed parent leaves no processes behind.
 _BUSY_LOOP = """
 import os, sys
@@ -59,6 +59,7 @@ def busy_cores(count: int) -> Iterator[list[int]]:
 
 
 def _solve(f: Any, problem: str, threads: int | None) -> None:
+    """Solve a problem on the losses f with a number of threads; None is the default number."""
     os.environ.pop("PHIBALL_THREADS", None)
     if threads is not None:
         os.environ["PHIBALL_THREADS"] = str(threads)
@@ -66,9 +67,9 @@ def _solve(f: Any, problem: str, threads: int | None) -> None:
 
 
 def busy_report(*, quick: bool = False, update: Update = silent) -> BenchmarkReport:
-    """Compare the total times of the default and of two threads with one thread.
+    """Time the default number of threads and two threads, relative to one thread.
 
-    `varies` selects total times, because here the interruptions by other processes count.
+    `varies=True` makes `compare` use total times, because interruptions by other processes count here.
     """
     problems, rounds = (PROBLEMS[1:2], 10) if quick else (PROBLEMS, 25)
     cases = [(busy, problem, shape) for busy in (False, True) for problem in problems for shape in SHAPES]
@@ -88,7 +89,8 @@ def busy_report(*, quick: bool = False, update: Update = silent) -> BenchmarkRep
         rows.append({**where, "verdict": verdict, "load": load, "default": default, "two threads": two})
     note = (
         f"bars: on a busy machine the default takes at most {DEFAULT_BAR} times as long as one thread; on an "
-        f"idle one (low load) two threads take at most {TWO_THREADS_BAR} times as long, from 2^20 losses on"
+        f"idle machine (low load), two threads take at most {TWO_THREADS_BAR} times as long as one, for 2^20 "
+        "losses or more"
     )
     title = f"Threads: time relative to PHIBALL_THREADS=1, {joblib.cpu_count()} cores"
     return BenchmarkReport([BenchmarkTable(title, rows, note)])

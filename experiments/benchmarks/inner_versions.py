@@ -26,10 +26,10 @@ from phiball.experiments.benchmarks.harness import (
 )
 from phiball.experiments.benchmarks.inner_problems import ALPHA, ETA, SHAPES, Shape
 
-BAR = 1.25  # for the time relative to the other version
+BAR = 1.25  # largest accepted time relative to the other version
 PROBLEMS = ("ENTROPIC", "QUADRATIC", f"indicator({ALPHA})", "cressie_read(1.5)")
 BACKEND = "numba"
-Timer: TypeAlias = Callable[[str, Shape, float], float]
+Timer: TypeAlias = Callable[[str, Shape, float], float]  # (problem, shape, seconds) -> time
 _WORKER = """
 import json, sys, time
 # Without this, an editable install could provide modules that this version lacks.
@@ -61,7 +61,7 @@ for line in sys.stdin:
 def _version_timer(folder: Path) -> Iterator[Timer]:
     """Start a process that imports phiball from `folder`; yield a function that times a problem there.
 
-    Its unit is np.max over the same losses.
+    Times are in units of np.max over the same losses.
     """
     with TemporaryDirectory() as place:
         (Path(place) / "phiball").symlink_to(folder.resolve(), target_is_directory=True)

@@ -1,12 +1,17 @@
 """`phiball bench linear --evidence`: test errors of robust and plain models on scikit-learn's data sets.
 
 Breast cancer, wine and digits are classification problems, diabetes is a regression. Features are
-standardised. Each split trains on a random half of the data. The test half is perturbed in two ways: by
-noise, uniform on a sphere, and to the worst point of the Euclidean ball of the same radius, which is known
-exactly for linear models. Four models are compared, three of them tuned by cross-validation: plain (almost no
-ridge), ridge (tuned for the plain score), tuned ridge (tuned for the worst-case score at the third test
-radius) and robust (its training radius tuned for that score). Errors are misclassification rates in percent;
-for diabetes, root mean squared errors in percent of the standard deviation.
+standardised. Each split trains on a random half of the data. The points of the test half are perturbed in two
+ways: by noise, uniform on a sphere, and to the worst point of the Euclidean ball of the same radius, which is
+known exactly for linear models. Four models are compared:
+
+- plain: almost no ridge;
+- ridge: the ridge is tuned for the score on clean data;
+- tuned ridge: the ridge is tuned for the worst-case score at the third test radius;
+- robust: the training radius is tuned for the same worst-case score.
+
+Tuning is by cross-validation. Errors are misclassification rates in percent; for diabetes, root mean squared
+errors in percent of the standard deviation.
 """
 
 from __future__ import annotations
@@ -102,7 +107,7 @@ def split_rows(name: str, folds: int, split: int) -> list[Row]:
 
 
 def interval(values: list[float], sign: str = "") -> tuple[float, float | None, str]:
-    """Return the mean, two standard errors (None for one value), and both as text."""
+    """Return the mean, two standard errors (None for one value), and both as text; `sign` is "+" or ""."""
     mean = float(np.mean(values))
     if len(values) == 1:
         return mean, None, f"{mean:{sign}.1f}"
@@ -111,12 +116,13 @@ def interval(values: list[float], sign: str = "") -> tuple[float, float | None, 
 
 
 def _models(rows: list[Row], data: str) -> dict[str, list[Row]]:
+    """The rows of a data set, by model."""
     names = dict.fromkeys(row["model"] for row in rows)
     return {name: [r for r in rows if (r["data"], r["model"]) == (data, name)] for name in names}
 
 
 def evidence_rows(rows: list[Row]) -> list[Row]:
-    """Return clean errors, and errors at the tuned radius under noise and at the worst points."""
+    """Return a row per data set and model: clean errors, and both perturbed errors at the tuned radius."""
     found = []
     for data in dict.fromkeys(row["data"] for row in rows):
         for model, splits in _models(rows, data).items():
@@ -129,7 +135,7 @@ def evidence_rows(rows: list[Row]) -> list[Row]:
 
 
 def gains(rows: list[Row]) -> list[str]:
-    """Return a line per data set: by how much the robust model has fewer errors than the tuned ridge."""
+    """Return a line per data set: by how much the robust model's errors are below the tuned ridge's."""
     lines = []
     for data in dict.fromkeys(row["data"] for row in rows):
         models = _models(rows, data)

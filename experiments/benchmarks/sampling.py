@@ -3,9 +3,12 @@
 The unit of cost is drawing the underlying random numbers, with the same library and precision: one per
 coordinate (uniform for norm inf, normal for norm 2, exponential for norm 1), and, except for norm inf, one
 uniform number per point. The noise depends on how points are drawn: independently, in antithetic pairs x + b
-and x - b, or as scrambled Sobol points. It is measured for three functions of ten random linear forms of unit
-variance: the loss of a linear classifier (smooth), a step (rough), and a square (even, so that the second
-point of a pair adds no information).
+and x - b around a centre x, or as scrambled Sobol points. It is measured for three functions of ten random
+linear forms of the point, each of unit variance:
+
+- loss: the loss of a linear classifier, which is smooth;
+- step: an indicator function of the first form;
+- square: the square of the first form, which is even, so that the second point of a pair adds no information.
 """
 
 from __future__ import annotations
@@ -35,8 +38,10 @@ from phiball.experiments.benchmarks.harness import (
 from phiball.refimpl import Ball
 from phiball.refimpl.distributions.norms import NORMS
 
+# The largest accepted costs, by kind of points.
 BARS = {"l1": 2.0, "l2": 1.3, "linf": 1.3, "tilted l2": 3.0, "tilted linf": 3.0}
-COST_DIMENSIONS, POINTS, COORDINATES = (10, 784, 3072), 16, 1 << 19  # POINTS per centre; total COORDINATES
+COST_DIMENSIONS = (10, 784, 3072)
+POINTS, COORDINATES = 16, 1 << 19  # points per centre, and coordinates of all points together
 NOISE_DIMENSIONS, COUNTS = (2, 10, 784), (2, 8, 32, 128)
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear forms on the last axis
     "loss": lambda s: np.log(np.sum(np.exp(s), axis=-1)) - s[..., 0],
@@ -50,10 +55,11 @@ SCHEMES = {  # options of `Ball.sample`
     "antithetic Sobol": {"antithetic": True, "qmc": True},
 }
 LINEAR_FORMS = 10
-CALLS = 16  # of `Ball.sample`, because the Sobol sets of one call share part of their scrambling
+CALLS = 16  # of `Ball.sample` per scheme: the Sobol sets of one call share part of their scrambling
 
 
 def _numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
+    """A function that draws the random numbers behind points of this shape (..., d), with NumPy."""
     generator, kind = np.random.default_rng(0), np.dtype(dtype)
     if norm == inf:
         return lambda: generator.random(shape, dtype=kind)
@@ -62,6 +68,7 @@ def _numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[
 
 
 def _torch_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
+    """A function that draws the random numbers behind points of this shape (..., d), with torch."""
     torch = import_module("torch")
     kind, generator = getattr(torch, dtype), torch.Generator().manual_seed(0)
     draw: Callable[[], Any] = {
@@ -103,7 +110,7 @@ def cost_rows(
         ball, centres, source = Ball(points.removeprefix("tilted "), 0.5), convert(raw, dtype), rng(0)
         run = partial(ball.sample, centres, POINTS, rng=source)
         if points.startswith("tilted"):
-            # Scale the tilt s so that s.b has a standard deviation of about one for uniform b.
+            # Scale the tilt s so that s.b has a standard deviation of about one, with b uniform on the ball.
             s = np.random.default_rng(1).normal(size=raw.shape)
             s = convert(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
             run = partial(ball.sample_tilted, centres, s, POINTS, rng=source)
@@ -119,7 +126,10 @@ def cost_rows(
 
 
 def noise_ratios(norm: str, d: int, n: int, repetitions: int, seed: int = 0) -> dict[tuple[str, str], float]:
-    """The noise of a mean over n points relative to independent points, by (function, scheme)."""
+    """The standard deviation of a mean over n points, relative to independent points.
+
+    The keys are (function, scheme); d is the dimension.
+    """
     ball, source = Ball(norm, 1.0), rng(seed)
     g = np.random.default_rng(seed).normal(size=(LINEAR_FORMS, d))
     g = (g / np.sqrt(ball.variance(g))[:, None]).T
@@ -147,7 +157,7 @@ def noise_rows(
     counts: tuple[int, ...] = COUNTS,
     update: Update = silent,
 ) -> list[Row]:
-    """A row per function, ball and scheme, with a column per n."""
+    """A row per function, ball and scheme, with a column per number n of points."""
     places = [(norm, d) for norm in NORMS for d in dimensions]
     rows: list[Row] = []
     for number, (norm, d) in enumerate(places):

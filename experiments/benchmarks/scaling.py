@@ -1,7 +1,7 @@
 """`phiball bench scaling`: growth of time and memory, with a fitted exponent per code path.
 
-The unit of time is np.max over 2^16 numbers; memory is the peak of a new process. Exponents are fitted by
-least squares of logarithms.
+The unit of time is np.max over 2^16 numbers; memory is the peak of a new process. An exponent is the slope of
+a least-squares line through the logarithms of size and cost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.linear import LinearProblem, fit_linear_model
 
-UNIT = 1 << 16  # numbers
+UNIT = 1 << 16  # numbers in the array whose np.max is the unit of time
 BATCH, N_SAMPLES, FEATURES = 64, 16, 50
 MIN_MEMORY = 0.25  # smallest memory that can be measured, in MB
 
@@ -119,7 +119,7 @@ def paths() -> list[GrowthPath]:
 
 
 def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
-    """Fit the exponent of a power law; return it with its standard error, or None for two sizes."""
+    """Return the exponent of a fitted power law, and its standard error (None for two sizes)."""
     fit = linregress(np.log(sizes), np.log(values))
     return float(fit.slope), float(fit.stderr) if len(sizes) > 2 else None
 
@@ -156,7 +156,8 @@ def bench_scaling(
         where["sizes"] = f"{sizes[0]} to {sizes[-1]}"
         rows.append({**where, "exponent": exponent, "±": error, "at the largest": values[-1]})
     note = (
-        f"±: one standard error. at the largest: time in np.max over {UNIT:,} numbers, memory in MB. "
+        f"±: one standard error. at the largest: cost at the largest size, time in units of np.max over "
+        f"{UNIT:,} numbers, memory in MB. "
         f"worst_case: {BATCH} rows; Ball.sample: {BATCH} x {N_SAMPLES} points; fit_linear_model: {FEATURES} "
         f"features; training: network 64-128-10, batch {BATCH}"
     )

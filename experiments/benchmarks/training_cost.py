@@ -45,8 +45,8 @@ BARS = {"tilted linf, SG(0)": 2.3, "tilted l2, SG(0)": 2.3}  # in plain steps
 PER_EVALUATION_BAR = 1.10  # plain steps per evaluation, for SG and RT-MLMC without chunks
 NOTE = (
     "peak: memory in MB of a step, without the network. chunk: evaluations per chunk of objective.backward. "
-    "ERM on n x the images: the cost of the network alone. at most: bar for x ERM; for SG and RT-MLMC, for x "
-    "ERM per evaluation"
+    "ERM on n x the images: plain training on n copies of the batch, the cost of the network alone. at most: "
+    "bar for the column x ERM; for SG and RT-MLMC without chunks, bar for the column x ERM per evaluation"
 )
 
 
@@ -68,11 +68,11 @@ class Workload:
         return cross_entropy_loss(self.model, self.y)(x, i)
 
     def plain(self, x: Array, y: Array) -> None:
-        """Compute the gradient of the mean loss at x in the parameters."""
+        """Compute the gradient, in the parameters, of the mean loss of the images x with labels y."""
         import_module("torch").nn.functional.cross_entropy(self.model(x), y).backward()
 
     def step(self, gradient: Callable[[], Any]) -> float:
-        """Take a training step with `gradient`; return its evaluations per data point."""
+        """Take a training step with `gradient`; return the number of evaluations per data point."""
         self.batch_sizes.clear()
         self.optimizer.zero_grad()
         gradient()
@@ -100,6 +100,7 @@ def _objective_step(
     chunk: int | None = None,
     seed: int = 0,
 ) -> Gradient:
+    """A function that computes the gradient of the regularized loss, in chunks if `chunk` is given."""
     objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal or Uniform())
     source = rng(seed)
     if chunk is not None:

@@ -1,9 +1,9 @@
 """Bias, noise and cost of SG and RT-MLMC on a problem with a known robust risk.
 
 The loss is linear, theta.x, with the entropic divergence on an l2 ball: the risk at z is
-theta.z + eta log E exp(theta.b/eta), with b uniform on the ball. The risk of a fixed batch is estimated
-repeatedly, so that all noise comes from the estimator; the noise of drawing the data is known. torch is not
-needed.
+theta.z + eta log E exp(theta.b/eta), with b uniform on the ball around 0. The risk of a fixed batch is
+estimated repeatedly, so that all noise comes from the estimator. The noise of drawing the data is computed
+from the exact gradients (`ExactProblem.spread`). torch is not needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOTE = (
 )
 CHOICE_NOTE = (
     "estimates are averaged over batches, as in training. Each batch is drawn anew, or (data fixed) contains "
-    "all data; then SG is better, which spends its evaluations on few data points"
+    "all data. SG spends its evaluations on fewer data points, a drawback only if data are drawn anew"
 )
 
 
@@ -54,7 +54,7 @@ class ExactProblem:
 
     @property
     def spread(self) -> float:
-        """The noise of drawing a batch: how far its mean gradient is from the mean over all data."""
+        """The noise of drawing a batch: the root mean squared error of the batch's mean gradient."""
         return sqrt(np.sum(np.var(self.gradients, axis=0)) / BATCH)
 
 
@@ -74,7 +74,10 @@ def linear_problem() -> ExactProblem:
 
 
 def quality_row(problem: ExactProblem, name: str, level: int, replications: int, source: Rng) -> Row:
-    """Bias, noise, and mean squared error times cost, of repeated estimates of risk and gradient."""
+    """A row for one estimator and level: bias, noise, and mean squared error (MSE) times cost.
+
+    Risk and gradient are estimated `replications` times.
+    """
     objective = RegularizedLoss(BALL, ETA, ENTROPIC, ESTIMATORS[name](level))
     values, gradients, evaluations = [], [], []
     for _ in range(replications):
@@ -97,8 +100,9 @@ def quality_row(problem: ExactProblem, name: str, level: int, replications: int,
 def averaging_cost(row: Row, tol: float, bias: float, spread: float) -> float:
     """The evaluations, in units of a batch, for a gradient error of `tol` after averaging over batches.
 
-    Averaging reduces the noise but not the bias: cost (noise^2 + spread^2)/(tol^2 - bias^2), or inf if the
-    bias exceeds `tol`. `spread` is the noise of drawing the data, or 0 for fixed data.
+    Averaging reduces the noise but not the bias, so (noise^2 + spread^2)/(tol^2 - bias^2) batches are needed,
+    at least one. The result is this number times the cost of a batch, or inf if the bias is at least `tol`.
+    `spread` is the noise of drawing the data, 0 for fixed data.
     """
     room = tol**2 - bias**2
     if room <= 0:
@@ -133,7 +137,7 @@ def quality_tables(
 ) -> list[BenchmarkTable]:
     """A table of all estimators and levels, and a table of the best levels.
 
-    `work` is the number of perturbed points per estimator, which determines the number of replications.
+    `work` is the number of perturbed points per row, which determines the number of replications (16 to 200).
     """
     problem, rows = linear_problem(), list[Row]()
     cases = [(name, level) for name in ESTIMATORS for level in levels]

@@ -17,7 +17,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the results, as JSON 
 
 
 def _run(module: str, name: str, variant: str = "", **options: Any) -> None:
-    """Import and run the function bench_NAME of a module; `variant` is appended to the names of its files."""
+    """Run the function bench_NAME of a module; `variant` is appended to the names of the files it writes."""
     package = "phiball.experiments.benchmarks"
     run = import_module(f"{package}.harness").run_benchmark
     run(getattr(import_module(f"{package}.{module}"), f"bench_{name}"), f"{name}{variant}", **options)

@@ -46,7 +46,7 @@ def _print(message: str) -> None:
 
 def _message_of(error: Exception) -> str:
     """The message of an error; for a missing package, it names the extra that installs it."""
-    if isinstance(error, ModuleNotFoundError):  # `require` raises ImportError with such a message
+    if isinstance(error, ModuleNotFoundError):  # not raised by `require`, which names the extra itself
         return missing_package_message("the command", str(error.name), "verify,experiments")
     return str(error)
 
@@ -59,7 +59,7 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def usage_errors(explain: Callable[[Exception], str] = str) -> Iterator[None]:
-    """Report ValueError and TypeError of the block as one line, by `explain`, with exit status 2."""
+    """Report a ValueError or TypeError of the block as the line `explain(error)`, with exit status 2."""
     try:
         yield
     except (ValueError, TypeError) as error:

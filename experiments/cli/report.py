@@ -77,10 +77,12 @@ def report(
 
 
 def _name(text: str) -> str:
+    """The name in the report of a model given on the command line."""
     return Path(text).stem if text.endswith((".pt2", ".onnx")) else text.rpartition(":")[2].removesuffix("()")
 
 
 def _load(text: str) -> Any:
+    """The object package.module:name, the result of package.module:name(), or a model's file name."""
     if text.endswith((".pt2", ".onnx")):
         return text
     module, _, name = text.removesuffix("()").partition(":")
@@ -104,6 +106,7 @@ def _data(text: str) -> Any:
 
 
 def _radii(text: str) -> Any:
+    """The radii of first:last:count, or of a list separated by commas."""
     if ":" not in text:
         return _numbers("--radii", text)
     values = _numbers("--radii", text.replace(":", ","))
@@ -114,6 +117,7 @@ def _radii(text: str) -> Any:
 
 
 def _numbers(name: str, text: str, count: int | None = None) -> Any:
+    """Convert the text of the option `name` to `count` numbers (any number if None), or raise ValueError."""
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:

@@ -125,7 +125,10 @@ def _command(study: Study[Any]) -> Any:
 def _run(
     study: Study[Any], config: Any, out: Path, n_jobs: int, local: bool, options: dict[str, Any]
 ) -> None:
-    """Run a study and print its tables and findings; `local` means without a cluster."""
+    """Run a study and print its tables and findings.
+
+    `local` means without a cluster; `options` are further arguments of `run_study`.
+    """
     from phiball.backends.progress import Progress
     from phiball.experiments.framework.study_runs import run_study
 
@@ -133,7 +136,8 @@ def _run(
         run_study(study, config, out, **options)  # only the first process prints
         return
     no_local_tasks = not local or (options["merge"] and not options["shard"])
-    # Prepare before the progress bar starts, because a download shows its own.
+    # Prepare before the progress bar starts, because a download shows its own. If no task runs here, the
+    # device of the tasks need not exist on this machine.
     study.prepare(study.on_device(config, "cpu") if no_local_tasks else config)
     with Progress(study.name, Console()) as display:
 
@@ -158,7 +162,7 @@ def _console() -> Console:
 
 
 def _parameter(study: Study[Any], item: Field[Any]) -> inspect.Parameter:
-    """The typer option of a field; its help shows the paper's value, and other values of smaller scales."""
+    """The typer option of a field; its help shows the paper's value, and those of scales that differ."""
     defaults = {scale: _to_text(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
     shown = {scale: text for scale, text in defaults.items() if scale == "paper" or text != defaults["paper"]}
     values = "; ".join(f"{scale}: {text}" for scale, text in shown.items())
@@ -182,6 +186,7 @@ def _name_flag(error: Exception) -> str:
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise ValueError unless the value of the option `name` is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
 

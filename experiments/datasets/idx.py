@@ -38,7 +38,7 @@ def read_idx(path: Path, axes: int) -> Bytes:
 
 
 def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
-    """Read the header and the data, never much more: an unpacked file can be larger than memory."""
+    """Read little more than the header announces, because an unpacked file can be larger than memory."""
     header_size = 4 + 4 * axes
     header = stream.read(header_size)
     if not header.startswith(UNSIGNED_BYTES) or len(header) < 4:
@@ -56,6 +56,7 @@ def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
 
 
 def _invalid(path: Path, axes: int, why: str) -> ValueError:
+    """The error for a file that does not hold images (3 axes) or labels (1 axis) in the IDX format."""
     expected = f"a complete file of {KINDS[axes]}"
     return ValueError(f"{path} is not a file of bytes in the IDX format ({why}); expected {expected}")
 

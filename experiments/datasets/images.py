@@ -63,7 +63,7 @@ RETRIES = 2
 CHUNK = 1 << 16  # bytes read at a time
 TIMEOUT = 10.0, 30.0  # seconds to connect, and between two bytes
 
-# Digests of the first thousand images, to detect that a file holds another data set or part.
+# Digests of the first thousand images, to detect a file of another data set, or of test instead of train.
 KNOWN_IMAGES = {
     "2304e0137aea1f23": ("mnist", "train"),
     "f8f3c5a608a9f7d4": ("mnist", "test"),
@@ -184,6 +184,7 @@ def _fetched_files(name: str) -> list[Path]:
 
 
 def _fetch(cache: Any, name: str, file: str, downloader: Any) -> Path:
+    """Return the path of a file in the cache, downloaded if missing; errors say how to get it by hand."""
     try:
         return Path(cache.fetch(file, downloader=downloader))
     except (OSError, ValueError) as error:  # OSError: disk and network

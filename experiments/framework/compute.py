@@ -29,11 +29,12 @@ def compute_row(
     record: dict[str, Any],
     devices: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Files]:
-    """Return the content of a task's row file, and the files that the task writes.
+    """Return the content of a task's row file, and files of the task that the caller must write.
 
-    - `task_files`: the folder of the task. For a worker without access to it, the files of the folder; the
-      task then runs in a temporary folder, and its files are returned.
-    - `record`: the provenance of the run.
+    - `task_files`: the folder of the task, which writes its files there; none are returned. A worker without
+      access to the folder gets the contents of the folder's files by name instead. The task then runs in a
+      temporary folder, whose files are returned.
+    - `record`: the seed and the provenance of the run.
     - `devices`: the devices of the run; the task uses the device with the fewest running tasks.
     """
     if not isinstance(task_files, Path):
@@ -72,7 +73,7 @@ def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 def read_files(folder: Path) -> Files:
-    """The contents of the files of a task's folder by name, without temporary files of a killed writer."""
+    """The contents of the files in a task's folder by name, except temporary files of a killed process."""
     files = sorted(folder.iterdir()) if folder.exists() else []
     return {f.name: f.read_bytes() for f in files if not f.name.startswith(".")}
 

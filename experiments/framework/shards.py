@@ -47,7 +47,7 @@ class Shard:
 
 
 def copy_rows(folder: Path, out: Path) -> None:
-    """Copy the rows in `folder` to `out`, a folder of the same run; rows in both folders must be equal."""
+    """Copy rows and their tasks' files from `folder` to `out`; a row that is in both must be equal."""
     for file in sorted((folder / "rows").glob("*.json")):
         row, copy = read_json(file), out / "rows" / file.name
         if copy.exists():

@@ -57,7 +57,7 @@ def run_study(
 
     - `n_jobs`: the number of tasks at a time, with joblib's meaning, on the backend that
       `joblib.parallel_config` selects; None and 1 compute in this process.
-    - `shard`: compute only the tasks of this shard, and raise ShardDoneError if tasks of others are missing.
+    - `shard`: compute only this shard's tasks; raise ShardDoneError if rows of other shards are missing.
     - `merge`: folders of the same run, whose rows are copied. If `merge` is given without `shard`, nothing is
       computed, and missing tasks raise ValueError.
     - `resume`: resume a run of the same settings, versions, revision and backend; False deletes its rows.
@@ -192,7 +192,10 @@ class RunFolder:
         todo: list[tuple[Task, Rng, Path, Path]],
         report: Callable[[], None],
     ) -> None:
-        """Compute rows, and write and report each when it is finished."""
+        """Compute rows, and write and report each when it is finished.
+
+        `todo` lists for each task its generator, the file of its row, and its folder for other files.
+        """
         report()
         record = {"seed": self.seed, **provenance()}
         remote, devices = on_cluster(), study.devices(config)

@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(frozen=True)
 class TaskDir:
-    """The folder for the checkpoints of a long task; a `path` of None keeps none."""
+    """The folder for the checkpoints of a long task; if `path` is None, no checkpoints are written."""
 
     path: Path | None = None
 

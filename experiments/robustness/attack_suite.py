@@ -24,7 +24,7 @@ OUR_ATTACKS = ("fgm", "pgm", "search")
 TORCHATTACKS = ("apgd-ce", "apgd-dlr", "fab", "square")  # the attacks that make up AutoAttack
 ATTACKS = (*OUR_ATTACKS, *TORCHATTACKS)
 TORCHATTACKS_NORMS = {"l2": "L2", "linf": "Linf"}
-MAX_FRAGILE = 8  # points listed per batch, and in the summary
+MAX_FRAGILE = 8  # points broken at the smallest radii, listed per batch and in the summary
 ESTIMATE_FIELDS = ("value", "missing", "errors", "heaviest")  # per data point, for `Estimate.merge`
 BISECTIONS = 10  # of the segment from a data point to its adversarial example
 
@@ -36,9 +36,9 @@ class AttackSettings:
     - `attacks`: some of "fgm", "pgm", "search" (random search, which needs no gradients), and the attacks
       "apgd-ce", "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images
       with `clip=(0, 1)`, in l2 and linf. None takes all that are installed.
-    - `steps`, `restarts`: of "pgm"; the attacks of torchattacks take as many steps.
+    - `steps`, `restarts`: of "pgm"; "apgd-ce", "apgd-dlr" and "fab" take as many steps.
     - `n_queries`: forward passes of "search" and "square" per point.
-    - `n_noise`: uniform points of the ball per data point and radius.
+    - `n_noise`: uniform points of each ball.
     - `etas`: the prices eta of the robust risk, with the entropic divergence; () skips it.
     - `n_samples`: sampled points per data point for the robust risk.
     - `chunk`: data points per batch, for data given as arrays.
@@ -100,7 +100,7 @@ Measures = dict[MeasureKey, Any]  # NumPy arrays of one model on one batch, or o
 class BatchProblem:
     """A model on a batch of data, with the functions loss(x, i) and gradient(x, i) that attacks call.
 
-    `gradient` is None for torch modules, whose loss is differentiated, and for models without gradients.
+    `gradient` is None for models without gradients, and for torch modules, which autograd differentiates.
     """
 
     def __init__(self, model: Model, x: Array, y: Array) -> None:
@@ -138,7 +138,7 @@ class WorstPoints:
     x: Array
 
     def update(self, problem: BatchProblem, x: Array) -> None:
-        """Replace points by those of x that are worse: misclassified for the first time, or larger loss."""
+        """Replace points by worse ones of x: newly misclassified, or as wrong with a larger loss."""
         loss, wrong = problem.score(x)
         worse = (wrong > self.wrong) | ((wrong == self.wrong) & (loss > self.loss))
         self.x = _where(worse, x, self.x)
@@ -225,7 +225,8 @@ def is_applicable(name: str, model: Model, x: Array, norm: str, threat: ThreatMo
     """Whether an attack can run on a model and its data.
 
     torchattacks supports torch classifiers of images in l2 and linf, clips every input to [0, 1], and has no
-    feature scales; the loss of apgd-dlr needs three classes, and square in l2 needs images of five rows.
+    feature scales. The loss of apgd-dlr needs at least three classes, and square in l2 needs images of at
+    least five rows.
     """
     if name not in TORCHATTACKS:
         return name == "search" or model.differentiable
@@ -257,7 +258,7 @@ def run_torchattacks(
     }
 
     class SinglePrecision(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """The model for torchattacks, whose points have single precision."""
+        """The model for torchattacks, whose points are float32; they are converted to the data's dtype."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -311,7 +312,7 @@ def _breaking_radii(
 
 
 def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, rng: Rng) -> tuple[Any, Any]:
-    """(losses, wrong), means over uniform points of the ball, with which `worst` is updated."""
+    """Return the means of losses and errors over uniform points of the ball, which also update `worst`."""
     sums = np.zeros((2, len(worst.loss)))
     for _ in range(n_noise):
         x = white_noise(problem.x, ball, rng=rng)
@@ -321,6 +322,7 @@ def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, 
 
 
 def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettings, rng: Rng) -> Array:
+    """The points found by an attack, one per data point."""
     if name in TORCHATTACKS:
         return run_torchattacks(name, problem, ball, settings, rng)
     if name == "search":
@@ -334,7 +336,7 @@ def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettin
 def _wrong_in_huge_ball(
     problem: BatchProblem, norm: str, threat: ThreatModel, settings: AttackSettings
 ) -> Any:
-    """Which points PGM breaks at ten times the largest radius: all of them, if gradients are useful."""
+    """1 for points that PGM breaks at ten times the largest radius, else 0; useful gradients break all."""
     ball = threat.ball(norm, 10 * max(threat.radii))
     options: Any = {"gradient": problem.gradient, "steps": settings.steps, "keep_best": False}
     return problem.score(pgm(problem.loss, problem.x, ball, **options))[1]
@@ -348,7 +350,10 @@ def _risks(
     rng: Rng,
     key: MeasureKey,
 ) -> Measures:
-    """The robust risk for each eta, and first-order approximations from the gradients (Section 4)."""
+    """The robust risk for each eta, and first-order approximations from the gradients (Section 4).
+
+    `key` holds the norm and the radius of the ball. First-order results are increases of the clean loss.
+    """
     out: Measures = {}
     unclipped = replace(ball, clip=None)
     if gradients is not None:

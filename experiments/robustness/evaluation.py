@@ -60,10 +60,11 @@ def robustness_report(
     """Measure the errors and losses of models under perturbations of increasing radius.
 
     Arguments:
-    - `models`: a model, or a dict of models by name. A model is a torch module that returns logits (n,
-      classes), one logit (n,) or (n, 1) for two classes, or predictions (n,), a fitted scikit-learn
-      estimator, a function from arrays to logits or predictions, or the path of a .pt2 or .onnx file.
-      Functions and ONNX files have no gradients, and are attacked only by noise and random search.
+    - `models`: a model, or a dict of models by name. A model is a torch module, a fitted scikit-learn
+      estimator, a function of arrays, or the path of a .pt2 or .onnx file. Modules, functions and files
+      return logits (n, classes), one logit (n, 1) for two classes, or predictions (n,); a module may also
+      return one logit as (n,). Functions and ONNX files have no gradients, and are attacked only by noise
+      and random search.
     - `data`: (x, y) or (x, y, groups), arrays or data frames; or a DataLoader or another iterable of such
       batches, which is read once. With groups, errors are also shown by group.
     - `norm`: "l1", "l2", "linf", or several of them. `radii`: at least one positive number.
@@ -72,8 +73,8 @@ def robustness_report(
     - `settings`: the attacks and their effort, see `AttackSettings`.
     - `rng`: the seed or generator of all random numbers; None draws fresh entropy. The results of a model do
       not depend on the other models.
-    - `cache`: a folder for the results of batches, from which the same call resumes; it needs `rng`. If the
-      outputs of a model have changed, at the data or at random points of the balls, it is measured again.
+    - `cache`: a folder for the results of batches, from which the same call resumes; it needs `rng`. A model
+      is measured again if its outputs at the data, or at random points of the balls, have changed.
     - `n_jobs`: the number of processes, with joblib's meaning; None measures in this process.
       `phiball.backends.workers.cluster` selects a Dask or Ray cluster.
     - `progress`: show a progress bar.
@@ -211,7 +212,10 @@ def _classes(models: Mapping[str, Any]) -> Any:
 
 
 def _encode(y: Any, classes: Any) -> Any:
-    """Labels as indices into `classes`, which are the columns of the scores."""
+    """Labels as indices of the columns of the scores, which belong to `classes`.
+
+    If `classes` is None, the labels must be indices already.
+    """
     y = as_numpy(y)
     if classes is None:
         if y.dtype.kind not in "biuf":
@@ -288,7 +292,11 @@ def _measure_tasks(
     classes: Any,
     n_jobs: int | None,
 ) -> Generator[tuple[BatchTask, Measures], None, None]:
-    """Yield tasks with their results as they end; data are read when a process is free, and not kept."""
+    """Yield tasks with their results as they end.
+
+    A batch of data is read when a process is free, and released when it has been sent. `classes` are the
+    class labels of `as_model`.
+    """
     if n_jobs is None:
         for task in tasks:
             yield task, measure_task(task.model, task.x, task.y, threat, settings, task.rng)
@@ -315,7 +323,7 @@ def _measure_tasks(
 
 
 def measure_remotely(remote: tuple[str, str, Any, bytes], *arguments: Any) -> Measures:
-    """Call `measure_task` in a worker, with a model from `dump_model`."""
+    """Call `measure_task` in a worker; `remote` is the model's name, kind, classes and content."""
     name, kind, classes, content = remote
     model = as_model(name, restore_model(content), kind, classes)
     with model.evaluating():

@@ -103,7 +103,7 @@ def _labels(values: list[float]) -> dict[float, str]:
 
 
 def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: str = "black") -> Any:
-    """A figure with a panel per norm: the worst error of each model with its interval; noise dashed."""
+    """A figure with a panel per norm: the worst error of each model with its 95 % interval; noise dashed."""
     require("matplotlib", user="a plot", extra="experiments")
     figures = import_module("matplotlib.figure")
     quantity, scale = ("error", 100.0) if summary["kind"] == CLASSIFIER else ("loss", 1.0)

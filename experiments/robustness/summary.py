@@ -82,6 +82,11 @@ def _model_summary(
     labels: Any,
     features: list[str] | None,
 ) -> dict[str, Any]:
+    """The numbers of one model, from its results on all points.
+
+    `partitions` maps "class" and "group" to the class or group of each point. `labels` are the labels of the
+    points, as the page shows them.
+    """
     names = ("noise", "sampling", *(settings.attacks or ()), "worst")
     norms: dict[str, list[dict[str, Any]]] = {norm: [] for norm in threat.norms}
     for norm in threat.norms:
@@ -118,6 +123,7 @@ def _mean(found: Measures, key: MeasureKey) -> dict[str, float]:
 
 
 def _risk(found: Measures, norm: str, radius: float, eta: float) -> dict[str, Any]:
+    """The robust risk over all points, its standard error, and its first-order approximation."""
     key = MeasureKey("first_order", norm, radius, eta=eta)
     values, *columns = (found[key._replace(quantity=field)] for field in ESTIMATE_FIELDS)
     none, normalised = np.zeros(()), bool(found[key._replace(quantity="normalised")])
@@ -132,11 +138,12 @@ def _risk(found: Measures, norm: str, radius: float, eta: float) -> dict[str, An
 
 
 def _mean_increased(found: Measures, increase: Any) -> float | None:
-    """The mean of the clean loss plus an increase of each point; None if `increase` is None."""
+    """The mean over the points of the clean loss plus `increase`; None if `increase` is None."""
     return None if increase is None else float((found[MeasureKey("loss")] + increase).mean())
 
 
 def _by_group(wrong: Any, labels: Any) -> dict[str, float]:
+    """The error of each class or group."""
     return {str(label): float(wrong[labels == label].mean()) for label in np.unique(labels)}
 
 
@@ -163,7 +170,7 @@ def _fragile(found: Measures, norm: str, labels: Any, features: list[str] | None
 
 
 def _comparisons(joined: dict[str, Measures], threat: ThreatModel, kind: str) -> list[dict[str, Any]]:
-    """Differences in worst error between each model and the first, paired by point, with 95 % intervals."""
+    """The worst error (or loss) of each model minus the first model's, with paired 95 % intervals."""
     first, *others = joined
     quantity = "wrong" if kind == CLASSIFIER else "loss"
     out = []
@@ -180,6 +187,7 @@ def _comparisons(joined: dict[str, Measures], threat: ThreatModel, kind: str) ->
 
 
 def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
+    """Reasons to distrust the numbers of a model."""
     out = []
     if model.was_training:
         out.append(f"{model.name} was in training mode; it was measured in evaluation mode, then restored")

@@ -43,11 +43,11 @@ COMPARISONS = {
         ),
         "Smaller than the paper's scale: 10,000 training images (Kuzushiji: 7,000), a quarter of the "
         "filters, 4 epochs instead of 30, 1,000 attacked images, 3 seeds. Best, tied and not best: by "
-        "Student's 95 % interval of the differences within seeds, averaged over the perturbation sizes.",
+        "Student's 95 % interval of paired differences (same seed); errors are averaged over the radii.",
         "phiball run supervised --scale small",
         "The paper prints its error rates only in a figure. It gives neither the norm of the ball nor the "
         "meaning of a stepsize of 0.1 for FGM, so there are six readings.",
-        "Errors against the size of the perturbation, linf ball.",
+        "Errors against the radius of the perturbation, after training in a linf ball.",
     ),
     ("cartpole", "training.png"): Comparison(
         "Section 6.2",
@@ -59,13 +59,13 @@ COMPARISONS = {
             ("short: half the length", "355.54 ± 28.89", "443.17 ± 9.98", "404 ± 16", "487 ± 8", "+83 ± 16"),
             ("strong g: five times", "271.41 ± 20.7", "418.42 ± 13.64", "225 ± 19", "410 ± 8", "+185 ± 20"),
         ),
-        "Means over 80 trials ± standard error (the paper: 10 trials), differences within trials. Table of "
-        "states 1,1,6,12, radius a quarter of a cell, eta = 1; training is capped at 400 steps, evaluation "
+        "Means over 80 trials ± standard error (the paper: 10 trials), differences within trials. Grid of "
+        "1,1,6,12 cells, radius a quarter of a cell, eta = 1; training is capped at 400 steps, evaluation "
         "at 500.",
         "phiball run cartpole --scale paper",
-        "The table of states, the discount, the schedules, the initial values, rho, eta and the meaning of "
-        "the error bars are not given; four of the eight returns exceed the cap of 400 steps. The table of "
-        "states and the parameters here were chosen because they show the effect; others reverse it.",
+        "The grid of states, the discount, the schedules, the initial values, rho, eta and the meaning of "
+        "the error bars are not given; four of the eight returns exceed the cap of 400 steps. The grid and "
+        "the parameters here were chosen because they show the effect; others reverse it.",
         "Episode lengths during training.",
     ),
     ("pricing", "improvement.png"): Comparison(

@@ -32,7 +32,7 @@ class ImageConfig(StudyConfig):
         "The folder of the data sets; by default PHIBALL_DATA, else they are downloaded.",
         affects_results=False,
     )
-    train: int = option(60000, "The maximal number of training images.")
+    train: int = option(60000, "The largest number of training images.")
     held_out: int = option(5000, "Training images held out to choose settings.")
     judged: int = option(1000, "Held-out images that are attacked to choose settings.")
     attacked: int = option(10000, "Test images that are attacked.")
@@ -88,7 +88,10 @@ class ImageStudy(Study[ConfigT]):
     def attack(
         self, config: ConfigT, task: Task, model: Any, train_x: Array, x: Array, y: Array, rng: Rng
     ) -> Row:
-        """Return errors in % on the images (x, y), by the name of the attack."""
+        """Return the errors of `model` in % on the images (x, y), by the name of the attack.
+
+        `train_x` are the images on which the model was trained.
+        """
 
     @abstractmethod
     def attack_work(self, config: ConfigT, task: Task) -> float:
@@ -193,7 +196,7 @@ def _integer(rng: Rng) -> int:
 
 
 def parts(config: ImageConfig, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Return the images to train on and to attack, as tensors: (x, y), (x, y)."""
+    """Return the images and labels (x, y) of a stage to train on, and those to attack, as tensors."""
     n, tensors = min(config.train, len(images.train_x)), partial(images.tensors, device=config.device)
     if stage != "choose":
         return tensors("train", 0, n), tensors("test", 0, config.attacked)

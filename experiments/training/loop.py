@@ -1,7 +1,7 @@
 """The training loop, with checkpoints: a killed training resumes, and ends with the same weights.
 
 A checkpoint holds everything that the next step depends on: weights, optimizer, random state, and the
-position in the data. It also records the settings of its training; a training with other settings refuses it.
+position in the data. It also records the settings of the training, and is refused by a training with others.
 
 Under torchrun, each process takes its part of every batch. The first process writes the checkpoint, with the
 random states of all processes, and all processes resume from it.

@@ -26,7 +26,7 @@ class Ranks:
         return Ranks(group.get_rank(), group.get_world_size())
 
     def wrap(self, model: Any) -> Any:
-        """Return the model whose gradients are averaged over the processes."""
+        """Wrap the model so that its gradients are averaged over the processes."""
         if self.count == 1:
             return model
         return import_module("torch.nn.parallel").DistributedDataParallel(model)
@@ -39,7 +39,7 @@ class Ranks:
         """Return this process's part of a batch, and a factor for the mean loss of the part.
 
         With these factors the average over the processes is the mean loss of the batch. If a batch has fewer
-        data points than there are processes, the remaining processes take one with a factor of 0.
+        data points than there are processes, the remaining processes take its first one with a factor of 0.
         """
         part = batch[self.rank :: self.count]
         return (part, self.count * len(part) / len(batch)) if len(part) else (batch[:1], 0.0)
@@ -53,7 +53,7 @@ class Ranks:
         return float(total) / self.count
 
     def broadcast_object(self, flag: bool) -> bool:
-        """Return the flag of the first process, because the clocks of processes differ."""
+        """Return the flag of the first process, so that all processes act alike: their clocks differ."""
         return flag if self.count == 1 else broadcast_object(flag)
 
     def gather(self, value: Any) -> list[Any]:

@@ -14,7 +14,7 @@ UNWEIGHTED_ETA = 1e6  # so large that all perturbed points have equal weights
 
 Loss = Callable[[Array, Array], Array]  # (points, indices of their data points) -> losses
 Objective = Callable[[Loss, Array, Rng], Array]  # (loss, batch, generator) -> scalar to minimise
-# An objective with a state per data point, the last argument; returns the scalar and the new state.
+# An objective with a state per data point: (loss, batch, generator, state) -> (scalar, new state).
 StatefulObjective = Callable[[Loss, Array, Rng, Array], tuple[Array, Array]]
 
 
@@ -73,7 +73,7 @@ def regularized_training(
 def tilted_training(
     family: str, setting: str, ball: Ball, proposal: Tilted, eta: float = UNWEIGHTED_ETA
 ) -> Method:
-    """Return training at one tilted point of the ball."""
+    """Return training at one tilted point of the ball; a kappa of `proposal` replaces eta."""
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal)
     return Method(family, setting, 2, partial(_evaluate, objective))
 

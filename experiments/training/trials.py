@@ -50,7 +50,7 @@ class Difference:
     other: str
     mean: float
     stderr: float
-    bound: float  # the difference is significant if it exceeds this
+    bound: float  # a mean beyond ±bound is significant
 
     @property
     def sign(self) -> int:
@@ -62,9 +62,10 @@ class Difference:
 
 
 def difference(table: Table, data: str, columns: list[str], method: str, other: str) -> Difference | None:
-    """Return the error of `method` minus `other`, a mean over columns; None without a common trial.
+    """Return the error of `method` minus that of `other`, paired by trial; None without a common trial.
 
-    It is significant if it exceeds both the half-width of Student's interval and one image.
+    Errors are means over the columns. The difference is significant if its absolute value exceeds both the
+    half-width of Student's interval and one image.
     """
     first, second = ({row["trial"]: row for row in trial_rows(table, data, m)} for m in (method, other))
     pairs = [(row, second[trial]) for trial, row in first.items() if trial in second]

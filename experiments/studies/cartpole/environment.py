@@ -24,7 +24,7 @@ START = 0.05  # an episode begins with each coordinate uniform on +-START
 
 @dataclass(frozen=True)
 class Physics:
-    """Gravity, mass of the pole and half its length, in which the problems differ."""
+    """The parameters in which the problems differ: gravity, mass of the pole, and half its length."""
 
     gravity: float = 9.8
     mass: float = 0.1
@@ -63,6 +63,7 @@ def move(state: Any, action: int, physics: tuple[float, float, float]) -> bool:
 
 @compiled()
 def _cell(state: Any, low: Any, width: Any, bins: Any) -> int:
+    """The index of the grid cell of a state; outside the grid, of the nearest cell."""
     number = 0
     for j in range(state.size):
         place = np.floor((state[j] - low[j]) / width[j])
@@ -86,6 +87,7 @@ def _learn(
     physics: tuple[float, float, float],
     out: Any,
 ) -> None:
+    """Run the loop of `learn`; `out` holds two work arrays for neighbouring cells, and episode lengths."""
     low, width, bins = grid
     radius, eta, inside = backup
     alphas, epsilons = schedules
@@ -112,6 +114,7 @@ def _learn(
 def _play(
     Q: Any, grid: Any, starts: Any, cap: int, physics: tuple[float, float, float], lengths: Any
 ) -> None:
+    """Run the loop of `play`, and write the episode lengths to `lengths`."""
     low, width, bins = grid
     for k in range(starts.shape[0]):
         state = starts[k].copy()

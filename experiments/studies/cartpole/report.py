@@ -25,13 +25,14 @@ STYLES = {  # colour-blind-safe colours, and labels
 
 
 def returns(table: Table, method: str, problem: str, at: tuple[str, float] | None = None) -> Any:
-    """The returns of all trials of a method; `at` is a grid and an initial value, by default the main."""
+    """The returns of a method in all trials; `at` is a grid and an initial value, by default the main."""
     at = at or _main(table)
     rows = [row["returns"] for row in table.rows if (row["table"], row["initial"]) == at]
     return np.array([value for row in rows for value in row[method][problem]])
 
 
 def _main(table: Table) -> tuple[str, float]:
+    """The main grid and initial value: those of the configuration."""
     return table.config.table, table.config.initial
 
 
@@ -96,7 +97,7 @@ def _plus_minus(values: Any, sign: str = "") -> str:
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """The returns next to the paper's; with other radii and prices; with other grids and initial values."""
+    """Three tables of returns: next to the paper's, for other radii and prices, and for other grids."""
     return [_returns(table), _sweep(table), _q_tables(table)]
 
 

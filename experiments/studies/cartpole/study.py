@@ -7,8 +7,8 @@ numbers. The expectation over the perturbed state is an exact finite sum.
 
 The paper's update is an infimum over perturbations, which has the right sign; the supremum in its text would
 be optimistic. The paper does not state the grid, the discount, the schedules, the initial values, rho and its
-unit, eta, the number of episodes, or the value of a truncated episode (bootstrapped here). It caps training
-episodes at 400 steps, but reports larger returns, so training and evaluation have separate caps.
+unit, eta, the number of episodes, or the value after a truncated episode (bootstrapped here). It caps
+training episodes at 400 steps, but reports larger returns, so training and evaluation have separate caps.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     Psi(w, z) = -w (z_1 w + z_2),   z = (tanh(3 beta_1'x), exp(-2 beta_2'x)) + N(0, I),   w = theta'g(x)
 
-w is the price at covariates x, Psi its cost (the negative revenue), g(x) are F random features. As printed,
-the problem has no optimum: revenue grows like w^2 wherever E[z_1 | x] > 0. Here theta lies in an l2 ball, and
-prices may be bounded too. Arrays have a leading axis of T independent trials.
+w is the price at covariates x, Psi is the cost of the price (the negative revenue), and g(x) are F random
+features. As printed, the problem has no optimum: revenue grows like w^2 wherever E[z_1 | x] > 0. Here theta
+lies in an l2 ball, and prices may be bounded too. Arrays have a leading axis of T independent trials.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def draw_market(trials: int, d: int, features: int, beta_bound: float, rng: Rng)
 def draw_data(market: Market, M: int, m: int, rng: Rng) -> tuple[Array, Array]:
     """Draw covariates x (T, M, d), and z (T, M, 2), the mean of m observed coefficients at each.
 
-    Psi is linear in z, so that only the mean matters; it is normal too.
+    Psi is linear in z, so only the mean of the m observations matters; it is drawn directly.
     """
     trials, _, d = market.omega.shape
     x = rng.normal((trials, M, d), like=DOUBLE)
@@ -117,9 +117,10 @@ def empirical_risk(market: Market, x: Array, z: Array) -> Quadratic:
 def true_risk(market: Market) -> Quadratic:
     """The expected cost for x ~ N(0, I).
 
-    q follows from E[exp(s'x) cos(v'x + c)] = exp((|s|^2 - |v|^2)/2) cos(s'v + c). For H, a product of cosines
-    is half the sum of cos(v'x + c) over v = omega_i -+ omega_j, c = b_i -+ b_j. With the component v_1 of v
-    along beta_1, the rest v_2 and u ~ N(0, 1), since tanh is odd,
+    The vector q follows from E[exp(s'x) cos(v'x + c)] = exp((|s|^2 - |v|^2)/2) cos(s'v + c), with
+    s = -2 beta_2, v = omega_i and c = b_i. For the entry H_ij, the product of two cosines is half the sum of
+    two terms cos(v'x + c): one with v = omega_i + omega_j and c = b_i + b_j, the other with the differences.
+    Let v_1 be the component of v along beta_1, v_2 the rest of v, and u ~ N(0, 1). Since tanh is odd,
     E[tanh(3 beta_1'x) cos(v'x + c)] = -sin(c) exp(-|v_2|^2/2) E[tanh(3 |beta_1| u) sin(v_1 u)].
     """
     omega, b = market.omega, market.b
@@ -174,7 +175,7 @@ def least_in_ball(risk: Quadratic, radius: float) -> Array:
         too_long = length(middle) > radius
         low, high = np.where(too_long, middle, low), np.where(too_long, high, middle)
     solution = theta(np.where(at_floor, 0.0, high))
-    # With a negative eigenvalue, theta then moves along its eigenvector to the boundary.
+    # If H has a negative eigenvalue, theta moves from there along the eigenvector to the boundary.
     rest = np.sqrt(np.maximum(radius**2 - np.sum(solution**2, axis=1, keepdims=True), 0))
     solution[:, :1] += np.where(at_floor & (floor > 0), rest, 0)
     return (U @ solution[:, :, None])[:, :, 0]

@@ -26,12 +26,12 @@ INTERVAL = 1.96  # standard errors: 95 %
 
 
 def scenarios(table: Table) -> list[Row]:
-    """The rows that compare all methods, one per number M of covariates and number m of draws at each."""
+    """The rows that compare all methods: one per number M of covariates and m of observations at each."""
     return [row for row in table.rows if row["part"] == "methods"]
 
 
 def draw(table: Table) -> dict[str, Figure]:
-    """The figure `improvement`: J against m, one panel per M and one line per method, with 95 % bars."""
+    """The figure `improvement`: improvement J against m, a panel per M, a line per method, 95 % bars."""
     from matplotlib.figure import Figure
 
     panels = {M: [row for row in scenarios(table) if row["M"] == M] for M in table.config.covariates}

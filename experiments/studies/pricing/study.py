@@ -1,9 +1,10 @@
 """Personalised pricing (Section 6.3): adversarial and regularised training against plain training.
 
 The problem as printed has no optimum (see `model`), so there are two readings with bounds. `ball`: theta lies
-in an l2 ball; plain training (ERM) and the best rule are then trust-region problems, solved exactly.
-`prices`: in addition prices lie in [0, W], and the optimal risk R* is that of the best price at each x, which
-no rule may attain. The improvement J of a rule is the percentage by which it reduces ERM's excess over R*.
+in an l2 ball; plain training (ERM) and the best rule are then trust-region problems, solved exactly, and the
+optimal risk R* is that of the best rule. `prices`: in addition prices lie in [0, W], and R* is the risk of
+the best price at each x, which may be lower than the risk of every rule. The improvement J of a rule is the
+percentage by which it reduces ERM's excess risk over R*.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LARGEST_RT_STEP = 0.1  # with larger steps the noise of RT-MLMC dominates
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    """Parameters that the paper does not state are marked "unstated"; other defaults are the paper's."""
+    """The parameters; "unstated" marks those that the paper does not give, other defaults are the paper's."""
 
     reading: str = option("ball", "The bound on the revenue (unstated: as printed there is none).", READINGS)
     norm: str = option("linf", "Norm of the ball around covariates (unstated).", ("linf", "l2"))
@@ -54,7 +55,7 @@ class Config(StudyConfig):
     draws: tuple[int, ...] = option((10, 30, 50, 100, 200), "m, the number of z per x.")
     trials: int = option(50, "Independent trials.", minimum=2)
     radius: float = option(0.45, "rho, the radius of the ball around covariates.")
-    eta: float = option(0.9, "eta, the weight of the divergence.")
+    eta: float = option(0.9, "eta, the price of the divergence.")
     dimension: int = option(10, "Dimension of x.")
     features: int = option(100, "Random features.")
     beta_bound: float = option(0.1, "Bound on the entries of beta_1 and beta_2.")
@@ -110,7 +111,7 @@ def training_settings(config: Config, method: str, level: int) -> TrainingSettin
 
 
 def excess(config: Config, market: Market, rules: Array, rng: Rng) -> tuple[Array, Array]:
-    """R* (T,) of each trial, and R(theta) - R* (K, T) of the rules (K, T, F)."""
+    """The optimal risk R* (T,) of each trial, and the excess R(theta) - R* (K, T) of K rules (K, T, F)."""
     if config.reading == "ball":
         risk = true_risk(market)
         best = risk(least_in_ball(risk, config.bound))

@@ -1,8 +1,8 @@
 """Training of pricing rules for all trials at once: plain, adversarial and regularised.
 
-Each trial has its own theta, features and data. The points of all trials are stacked as (T, N, d); if trials
-have different numbers of points, zeros of weight 0 are added. So one call of the library attacks, samples or
-solves for all trials.
+Each trial has its own theta, features and data. The points of all trials are stacked: T trials, N points per
+trial, d coordinates. If trials have different numbers of points, zeros of weight 0 are added. So one call of
+the library attacks, samples or solves for all trials.
 """
 
 from __future__ import annotations
@@ -61,10 +61,12 @@ class PricingProblem:
 
 
 def _prices(theta: Array, g: Array) -> Array:
+    """The prices (T, N) of the rules theta (T, F) at features g (T, N, F)."""
     return (g @ theta[:, :, None])[:, :, 0]
 
 
 def _mean_gradient(factors: Array, g: Array, n: int) -> Array:
+    """The sum over points of factors (T, N) times features g (T, N, F), divided by n: (T, F)."""
     return (factors[:, None, :] @ g)[:, 0, :] / n
 
 
@@ -76,7 +78,7 @@ def attack_covariates(
     loss: Any = None,
     **options: Any,
 ) -> Array:
-    """The covariates (T, N, d) perturbed by `attack`, a function of the library with these options."""
+    """The covariates (T, N, d) perturbed by `attack` (fgm, ifgm or pgm of the library) with these options."""
     shape = problem.x.shape
 
     def slope(x: Array, i: Array) -> Array:
@@ -178,7 +180,7 @@ def train_rule(method: str, problem: PricingProblem, settings: TrainingSettings,
     """The last iterate (T, F) of projected descent, with steps that decay linearly to zero.
 
     Iterates are not averaged: the risk is not convex, and averaging noisy iterates would shrink theta. Single
-    precision suffices, since the noise of the steps exceeds rounding, and makes cosines ten times faster.
+    precision suffices, since the noise of the steps exceeds rounding; it makes cosines ten times faster.
     """
     single = replace(problem, x=problem.x.astype(np.float32), z=problem.z.astype(np.float32))
 

@@ -9,7 +9,8 @@ Gradient methods, with two evaluations per image:
 - `N-FGSM`: from noise of twice the radius, a step of one radius, not projected (de Jorge et al.).
 - `ATTA-1`: the perturbation of the previous epoch, moved by one step of the radius and projected (Zheng et
   al.). The first perturbation is a uniform point of the ball. Perturbations are never reset.
-- `tilted`: one tilted point in the ball of the attack, kappa 10; the default of `RobustLoss` in linf.
+- `tilted`: one tilted point in the ball of the attack, with kappa (the strength of the tilt) 10; the default
+  of `RobustLoss` in linf.
 - `random-start tilted`: the same with the gradient at a uniform point of the ball.
 - `wide tilted`: one tilted point in a ball of twice the radius, with a smaller kappa; the default of
   `RobustLoss` in l2.
@@ -62,7 +63,8 @@ FAMILIES = (
     "ERM", DEFAULT, REFERENCE, "FGM", "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted",
     "tilted, chosen", "eta 0.02", "eta 1.28/d", "noise x4", "SG", "quadratic", "CVaR", "RT-MLMC", "IFGM",
 )  # fmt: skip
-KAPPA, KAPPA_WIDE = 10.0, {2.0: 1.0, inf: 2.0}  # of "tilted"; of "wide tilted", by norm
+KAPPA = 10.0  # of "tilted"
+KAPPA_WIDE = {2.0: 1.0, inf: 2.0}  # of "wide tilted", by norm
 # The candidates of "tilted, chosen": (radius in units of the attack's, kappa).
 TILTS = ((1, 3.0), (2, 0.3), (2, 1.0), (2, 3.0), (4, 0.3), (4, 1.0))
 RATIOS = (0.2, 2.0)  # eta/radius; the paper has 2
@@ -135,6 +137,7 @@ def _uniform(
     *,
     show_eta: bool = True,
 ) -> Method:
+    """Training at uniform points of a ball; the setting's name holds the radius and, if shown, eta."""
     setting = f"radius {ball.radius:.3g}" + (f", eta {eta:.3g}" if show_eta else "")
     return regularized_training(family, setting, ball, eta, divergence, estimator)
 

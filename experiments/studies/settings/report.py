@@ -65,6 +65,7 @@ def tables(table: Table) -> list[ReportTable]:
 
 
 def _errors(table: Table, norm: str, data: str) -> ReportTable:
+    """The errors of all methods on a data set, after training in balls of one norm."""
     lines = []
     for method in methods_of(table):
         rows = trial_rows(table, data, method)
@@ -132,7 +133,7 @@ def _defaults(table: Table) -> ReportTable:
         ("data", "attack", DEFAULT, "best of the grid", "its error", "difference"),
         lines,
         "Means of the clean and the attacked error on test images, in percent. The grid consists of the "
-        "methods with at most two evaluations per image; the best is chosen on held-out images.",
+        "other methods with at most two evaluations per image; its best is chosen on held-out images.",
         left=2,
     )
 

@@ -101,6 +101,7 @@ def errors_by_attack(
 
 
 def _steps(config: Config, stage: str) -> dict[str, int]:
+    """The steps of each attack of a stage; settings are chosen by PGM only."""
     return {"PGM": config.steps} if stage == "choose" else {"PGM": config.steps, "APGD": config.apgd_steps}
 
 

@@ -131,4 +131,5 @@ def _fgm(ball: Ball) -> Any:
 
 
 def _ifgm(ball: Ball, steps: int, step: float | None) -> Any:
+    """The attack IFGM with steps of size `step`, or of the library's default size if None."""
     return lambda loss, x, rng: ifgm(loss, x, ball, steps=steps, step=step)

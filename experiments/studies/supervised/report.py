@@ -1,7 +1,8 @@
 """Tables and figures of the study `supervised`, and verdicts on the paper's statement.
 
-A panel is a data set and an attack. It has one number per method and trial: the mean error over the ratios
-of the attack, or the error at the largest ratio. Methods are compared within trials, which share a seed.
+The ratio of an attack is its radius divided by the mean norm of the images. A panel is a data set and an
+attack. It has one number per method and trial: the mean error over the ratios of the attack, or the error at
+the largest ratio. Methods are compared within trials: all methods of a trial share a seed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def reported_methods(table: Table) -> list[str]:
 
 
 def family_of(method: str) -> str:
-    """Return the family of a method of the second stage."""
+    """Return the family of a method, which is the longest family name that its name starts with."""
     return max((name for name in (*FAMILIES, *CHOSEN) if method.startswith(name)), key=len)
 
 
@@ -237,6 +238,7 @@ def _panels(table: Table, norm: str) -> Figure:
 
 
 def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, style: dict[str, Any]) -> None:
+    """Draw the mean error of a method against the ratio of an attack, with a band of one standard error."""
     errors = [values(table, data, method, [name]) for name in ("clean", *all_ratios(table.config, attack))]
     if not errors[0]:
         return

@@ -4,7 +4,8 @@ Each task trains one network by one method and attacks it. The first stage choos
 methods; in the second stage, all methods are trained and attacked on test images.
 
 The paper does not give the numbers and strides of the filters (taken here from the work that it follows), the
-batch size, the norm of the ball, the meaning of the step (see `paper_methods`), or the ratios.
+batch size, the norm of the ball, the meaning of the step (see `paper_methods`), or the radii of the attacks,
+which are given here as ratios to the mean norm of the images.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ def errors_by_ratio(
     """Return the error in % on clean images ("clean") and for each attack and ratio ("PGM l2 0.1").
 
     A perturbation of ratio r has radius r * scale[norm]. White noise is one uniform point of the ball around
-    each image. PGM takes `steps` steps, proportional to the radius, from a random point. An image that PGM
-    fools at one ratio counts as fooled at all larger ratios.
+    each image. PGM takes `steps` steps of a size proportional to the radius, from a random point. An image
+    that PGM fools at one ratio counts as fooled at all larger ratios.
     """
     pieces = chunks(x, y)
     clean = [is_correct(model, *piece) for piece in pieces]
@@ -201,7 +202,7 @@ class SupervisedStudy(ImageStudy[Config]):
 
     def attack_work(self, config: Config, task: Task) -> float:
         images = config.judged if task["stage"] == "choose" else config.attacked
-        # About half of the images are fooled before the largest ratio.
+        # PGM runs in two norms. About half of the images are fooled before the largest ratio.
         return images * config.steps * 2 * len(config.pgm_ratios) / 2
 
 

@@ -2,7 +2,8 @@
 
     f(z) = g(z)^2,  g(z) = W4 Sigmoid(W3 Sp(W2 Sp(W1 z'))),  z' = (z, sqrt|z|, z^2, sin z, cos z)
 
-The printed shapes do not fit; here W3 (printed as a second W2) is 10 x 512 and W4 is 1 x 10.
+Sp(t) = log(1 + exp(t)) is the softplus. The printed shapes of the matrices do not fit; here W3 (printed as a
+second W2) is 10 x 512 and W4 is 1 x 10.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def draw(table: Table) -> dict[str, Figure]:
 
 
 def _curve(table: Table, values: Any) -> tuple[Any, Any]:
-    """Return at most PLOT_POINTS points of the interval and their values; of flat parts, only the ends."""
+    """Return at most PLOT_POINTS points of the interval and their values; flat parts keep only their ends."""
     index = np.unique(np.linspace(0, len(values) - 1, PLOT_POINTS).round().astype(int))
     x = np.linspace(-table.config.radius, table.config.radius, len(values))[index]
     y = np.asarray(values)[index]
@@ -126,6 +126,7 @@ def _draw_atom(axes: Any, table: Table, row: Row, landscape: Row) -> float:
 
 
 def _draw_density(axes: Any, table: Table, row: Row, landscape: Row) -> None:
+    """Draw the worst-case density of a row, with its atom at the maximum of the loss of `landscape`."""
     x, density = _curve(table, row["density"])
     axes.fill_between(x, density, color=BLUE, alpha=0.35, linewidth=0)
     axes.plot(x, density, color=BLUE, linewidth=1)
@@ -171,7 +172,7 @@ def _landscapes(table: Table, rows: list[Row]) -> ReportTable:
         (*headings, f"largest in [{0.8 * table.config.radius:g}, {table.config.radius:g}]"),
         lines,
         "Local maxima have a prominence of at least 1 % of the range of f. others: networks drawn from the "
-        "same distribution.",
+        "same distribution, how many have 3 or more local maxima, and the median number.",
     )
 
 
@@ -196,8 +197,8 @@ def _worst_cases(table: Table, reading: str) -> ReportTable:
         f"Worst cases, reading {reading}",
         ("regularisation", *headings, "mass as printed"),
         lines,
-        "The atom is at the maximum of f, and is not part of the density. mass as printed: of the density in "
-        "Examples 1 to 5.",
+        "The atom is at the maximum of f, and is not part of the density. mass as printed: the mass of the "
+        "density printed in Examples 1 to 5.",
         left=2,
     )
 

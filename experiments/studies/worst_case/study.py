@@ -2,8 +2,8 @@
 
 The paper gives neither the weights of its network nor alpha and eta. Here are two networks, one for each
 reading of the distribution of the weights (see `landscape`). They were chosen because, as in the paper, their
-maximum is near x = 5; other networks are drawn to count how often that happens. eta is given as a fraction of
-the range of the loss, so that both networks are comparable.
+loss is largest near x = 5; other networks are drawn to count how often that happens. eta is given as a
+fraction of the range of the loss, so that both networks are comparable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Config(StudyConfig):
     points: int = option(10_000, "Points of the grid.", minimum=2)
     alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (unstated).", maximum=1)
     etas: tuple[float, ...] = option(
-        (2.0, 0.2, 0.02, 0.002), "eta of each row, over max f - min f (unstated)."
+        (2.0, 0.2, 0.02, 0.002), "eta of each row, as a fraction of max f - min f (unstated)."
     )
     networks: int = option(100, "Other networks of each reading, for comparison.", minimum=0)
 
@@ -117,6 +117,7 @@ def printed_ratio(regularisation: str, f: Array, eta: float, alpha: float, mu: f
 
 
 def _density(config: Config, reading: str, regularisation: str, row: int) -> Row:
+    """The worst case at the alpha and eta of a row of the figure, and the mass and value as printed."""
     z, f = loss_on_grid(config, reading)
     n, alpha = config.points, config.alphas[row]
     eta = config.etas[row] * float(np.ptp(f))

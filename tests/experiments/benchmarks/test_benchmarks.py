@@ -59,7 +59,7 @@ def test_only_inaccurate_inner_solvers_are_flagged(monkeypatch: pytest.MonkeyPat
     assert {"hinge, uniform", "entropic, p per row"} <= {row["time of"] for row in bars}
 
 
-def test_verdict_compares_the_ratio_of_times_with_its_limit() -> None:
+def test_verdict_compares_the_ratio_of_times_with_its_bar() -> None:
     times = {"phiball, uniform": 10.0, "phiball, one p": 18.0, "phiball, p per row": 19.0, "entmax": 9.0}
     timed = {("quadratic", name): Timing(spent, (spent, spent)) for name, spent in times.items()}
     words = {row["time of"]: row["verdict"] for row in inner_speed.bar_rows(timed, (1, 2))}
@@ -148,7 +148,7 @@ def test_evaluations_of_a_training_step_are_counted(monkeypatch: pytest.MonkeyPa
 def test_bias_of_estimators_decreases_with_the_number_of_points() -> None:
     problem = training_quality.linear_problem()
     rows = [training_quality.quality_row(problem, "SG", k, 100, rng(0)) for k in (0, 4)]
-    # The estimate is too low, less so with more points.
+    # Estimates are too low on average, less so with more points.
     assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0
     assert [row["cost"] for row in rows] == [1, 16]
     multilevel = training_quality.quality_row(problem, "RT-MLMC random", 4, 200, rng(0))

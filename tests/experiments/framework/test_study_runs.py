@@ -151,7 +151,7 @@ def test_resumed_run_computes_only_missing_rows(tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_be_deleted_are_refused(tmp_path: Path) -> None:
-    """They would enter the table of the new run; files behind a link belong to another folder."""
+    """Old rows would enter the table of the new run, and files behind a link belong to another folder."""
     out, away = tmp_path / "run", tmp_path / "away"
     run_study(STUDY, Config(count=2), out, seed=3)
     (out / "rows").rename(away)

@@ -45,7 +45,7 @@ def data(n: int = 60, d: int = 4) -> tuple[Any, Any]:
 
 
 def linear(slope: Any) -> torch.nn.Module:
-    """A classifier with scores 0 and slope.x + 0.1."""
+    """A classifier of two classes, with scores 0 and slope.x + 0.1."""
     layer = torch.nn.Linear(len(slope), 2).double()
     with torch.no_grad():
         layer.weight.copy_(torch.stack([torch.zeros(len(slope)), torch.tensor(slope)]))
@@ -392,7 +392,7 @@ def test_progress_changes_no_result_and_only_progress_needs_rich() -> None:
 
 
 def test_one_logit_is_a_classifier_of_two_classes() -> None:
-    """The same numbers as two scores, for every integer dtype of the labels, and for whole numbers."""
+    """One logit gives the errors of two scores, for integer labels and for whole numbers of float dtype."""
     x, y = data()
     two = linear(SLOPE)
     one = torch.nn.Linear(4, 1).double()
@@ -431,7 +431,7 @@ def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest
         (False, ("fab", model, images, "linf", free)),
         (False, ("square", model, table, "linf", box)),
         (True, ("square", model, images, "linf", box)),
-        (False, ("square", model, images, "l2", box)),  # it divides by the number of rows over 5
+        (False, ("square", model, images, "l2", box)),  # it divides by rows // 5, here 0
         (False, ("fab", model, images, "l1", box)),
         (False, ("fab", function, images, "linf", box)),
     ):

@@ -79,7 +79,7 @@ def test_steps_agree_with_gymnasium(physics: Physics) -> None:
     ids=["regular", "outside", "inside"],
 )
 def test_compiled_learning_and_play_agree_with_gymnasium(physics: Physics, backup: Backup) -> None:
-    """The loop uses `q_update` for robust methods."""
+    """The reference is a Python loop over gymnasium's steps, with `q_update` for robust methods."""
     cap, discount = 60, 0.9
     draw = np.random.default_rng(1)
     starts, numbers = draw.uniform(-START, START, (20, 4)), draw.random((20, cap, 2))
@@ -150,7 +150,7 @@ def test_problems_and_methods_are_those_of_the_paper() -> None:
 
 
 def test_robust_methods_with_a_tiny_radius_equal_the_regular_method() -> None:
-    """A tiny radius reaches no other cell."""
+    """Perturbations of a tiny radius reach no other cell."""
     task = STUDY.tasks(TINY)[0]
     row = STUDY.compute_task(replace(TINY, rho=1e-12), task, rng(1))
     assert row["returns"]["regular"] == row["returns"]["outside"] == row["returns"]["inside"]

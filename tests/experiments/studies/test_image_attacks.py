@@ -25,7 +25,7 @@ def test_apgd_checkpoints_agree_with_its_article() -> None:
 
 @pytest.mark.parametrize("ball", [Ball(2, 0.8), Ball(inf, 0.3)], ids=str)
 def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> None:
-    """An image is misclassified if its margin divided by the dual norm of w is below the radius."""
+    """With weights w, an image x can be fooled if |x.w| divided by the dual norm of w is below the radius."""
     draws = np.random.default_rng(2)
     w = draws.normal(size=6)
     x = draws.normal(size=(60, 6))
@@ -47,7 +47,7 @@ def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> Non
 
 RATIOS = (0.05, 0.1, 0.2, 0.3)
 ALL = dict.fromkeys(ATTACKS, RATIOS)
-# Number of images by the largest ratio at which they are classified correctly; negative if never.
+# Number of images by the largest ratio that they withstand; negative for images misclassified without attack.
 COUNT_BY_RATIO = {-0.02: 3, -0.2: 1, 0.045: 2, 0.055: 4, 0.09: 5, 0.11: 1, 0.18: 3, 0.22: 2, 0.27: 4, 0.33: 5}
 
 

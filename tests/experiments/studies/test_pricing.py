@@ -150,7 +150,7 @@ def test_stacked_gradient_of_one_trial_agrees_with_regularized_loss(cost: Cost, 
 
 
 def test_gradients_of_stacked_trials_are_independent() -> None:
-    """In every trial, the mean of RT-MLMC agrees with SG, although the numbers of points differ."""
+    """The mean of RT-MLMC agrees with SG in every trial, although its numbers of points per trial differ."""
     problem, theta = problems(Cost())
     draw = rng(12)
 

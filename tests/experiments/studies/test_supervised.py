@@ -47,7 +47,7 @@ DUAL_NORMS = {"l2": 2, "linf": 1}
 
 
 def test_fgm_and_ifgm_maximise_a_linear_loss() -> None:
-    """The maximum of g.x exceeds its clean value by the radius times the dual norm of g."""
+    """The largest loss g.x in a ball is the clean loss plus the radius times the dual norm of g."""
     methods = paper_methods(Config(steps=7, step=0.1, rho=0.45))
     for norm, dual in DUAL_NORMS.items():
         for radius in (0.0, 0.1, 0.45):

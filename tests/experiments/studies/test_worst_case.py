@@ -42,7 +42,7 @@ def losses(reading: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reading", "seed", "divisor"), [("literal", 248, 1.0), ("scaled", 47, sqrt(512))])
-def test_networks_are_drawn_from_the_stated_seeds(reading: str, seed: int, divisor: float) -> None:
+def test_networks_are_drawn_from_the_configured_seeds(reading: str, seed: int, divisor: float) -> None:
     source = np.random.default_rng(seed)
     shapes = ((512, 5), (512, 512), (10, 512), (1, 10))
     W1, W2, W3, W4 = (source.normal(size=shape) for shape in shapes)

@@ -82,7 +82,7 @@ def test_learning_rate_increases_linearly_and_decays_along_a_cosine() -> None:
     first = warmup * 15
     rising = int(first)
     assert np.allclose(rates[:rising], [0.02 * (k + 1) / first for k in range(rising)])
-    # From 0 at the peak to 1 one step after the last.
+    # Positions on the cosine: 0 at the peak, 1 one step after the last.
     places = (np.arange(rising, 15) + 1 - first) / (16 - first)
     assert np.allclose(rates[rising:], 0.01 * (1 + np.cos(np.pi * places)))
 

@@ -19,7 +19,7 @@ from phiball.experiments.training.ranks import Ranks  # noqa: E402
 from tests.support.parallel import torchrun_training as worker  # noqa: E402
 from tests.support.stopped_training import Training, weights  # noqa: E402
 
-LIMIT = 480  # seconds; about fifteen on two free cores
+LIMIT = 480  # seconds; on two free cores a run takes about fifteen
 STUDY = {
     "data": "digits", "methods": "ERM,SG", "chosen": "none", "norms": "linf", "seeds": 2, "others": 2,
     "train": 60, "held-out": 20, "judged": 15, "attacked": 30, "width": 1, "epochs": 3, "batch": 16,
