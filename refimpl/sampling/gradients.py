@@ -1,4 +1,4 @@
-"""Gradients of losses with respect to their points, by torch or by a function of the user."""
+"""Gradients of losses with respect to their points, by torch, JAX or a function of the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_gradient(gradient: Gradient | None, x: Array) -> None:
     if gradient is None and not differentiates(x):
         raise TypeError(
             f"gradient is None and x is a {library(x)} array, without automatic differentiation; expected "
-            "a function gradient(x, i), or torch tensors"
+            "a function gradient(x, i), or arrays of torch or JAX"
         )
     if gradient is not None and not callable(gradient):
         raise TypeError(f"gradient is {gradient!r}; expected a function gradient(x, i), or None")
