@@ -116,7 +116,7 @@ class PreparedProposal:
       is None. It returns n points for each, of shape (k, n) + event, and log(nu/q) (k, n), the log of the
       reference density over the sampling density; None means zeros.
     - `independent`: True if the n points of a data point are independent. Then one call with n = 1 may draw
-      the points of several levels: `rows` contains a data point of level l 2^l times.
+      the points of several levels: each data point of level l occurs 2^l times in `rows`.
 
     >>> import numpy as np
     >>> from phiball import Ball, Uniform, rng

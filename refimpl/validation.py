@@ -151,7 +151,7 @@ def check_eta(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `eta` is an array; raise unless it is a valid number, or has a valid type and shape."""
+    """Whether `eta` is an array; raise unless it is a valid number or an array of valid type and shape."""
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         _check_setting("eta", eta, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
@@ -212,7 +212,7 @@ def check_budget(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `budget` is an array; raise unless it is a valid number, or has a valid type and shape."""
+    """Whether `budget` is an array; raise unless it is a valid number or an array of valid type and shape."""
     if not isinstance(budget, (int, float)) and is_array_api_obj(budget):
         _check_setting("budget", budget, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
