@@ -214,6 +214,7 @@ def solve_shared_budget(f: Array, budget: Array, p: Array | None, c: Divergence)
         def step(
             eta: Array, upper: Array, far: _PricePoint, near: _PricePoint, n: Array, steps_left: Array
         ) -> tuple[tuple[Any, ...], Array]:
+            """Try one more price in each problem, and narrow the bracket from `far` to `near`."""
             share = _share(far, near, budget)
             lower = near.gain + share * (far.gain - near.gain)
             miss = xp.minimum(xp.abs(far.cost - budget), xp.abs(near.cost - budget))

@@ -34,7 +34,8 @@ Triple = tuple[Array | None, Array | None, Array | None]
 def directional(derivative: Array, direction: Array) -> Array:
     """derivative * direction, and zero where the direction is zero, even if the derivative is infinite.
 
-    Under JAX, zero times infinity is NaN: JAX transposes this product, so the direction cannot be compared.
+    Inside JAX's transformations, infinity times zero stays NaN: JAX transposes this product, and cannot
+    transpose a comparison with the direction.
     """
     product = derivative * direction
     if is_abstract(direction):

@@ -124,6 +124,7 @@ def _newton(
     goal = xp.log(budget / (1 - budget / max_cost))
 
     def step(x: Array, low: Array, high: Array, met: Array) -> tuple[tuple[Array, ...], Array]:
+        """One Newton step in each row that is not `met`, within the bracket from `low` to `high`."""
         point = _curve_point(x, shift, g, p, k)
         exceeds = point.cost > budget
         low, high = xp.where(exceeds, x, low), xp.where(exceeds, high, x)

@@ -114,9 +114,10 @@ def solve_by_length(
 
 
 def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
-    """Raise unless the field `x` of a solution is finite; the message names the losses if they are not.
+    """Raise unless the field `x` of a solution is finite.
 
-    Otherwise the error is `message`, whose placeholder {} becomes the dtype; by default, it is about eta.
+    If the losses are not finite, the error is about them. Otherwise it is `message`, whose placeholder {}
+    becomes the dtype; the default message is about losses / eta.
     """
     xp = array_namespace(x)
     if not holds(xp.isfinite(x)):
@@ -188,7 +189,8 @@ def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple
     xp = array_namespace(g)
     zero = xp.zeros_like(g)
     at_top = total(xp.where(g == 0, p, zero), keepdims=True)
-    # The c if all losses had positive weight, or only the largest: the root is not smaller than either.
+    # c_all is the root if all losses have positive weight, c_top if only the largest have. In general, both
+    # are at most the root.
     c_all, c_top = total(p * g, keepdims=True), eta * (1 - 1 / at_top)
     c = xp.where(c_all > c_top, c_all, c_top)
     lowest = xp.min(xp.where(g > c - eta, g, zero), axis=-1, keepdims=True)
@@ -211,6 +213,7 @@ def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple
 
 
 def _cressie_read(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
+    """Choose the method for the order k = d.parameter."""
     assert d.parameter is not None
     if d.parameter == 2:
         return _quadratic(f, g, eta, p, d)
@@ -357,7 +360,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
 
 
 def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Examples 4 and 5, corrected: x = 1 where f > max f - width; the other mass moves to the maximum."""
+    """Examples 4 and 5, corrected: x = 1 if f > max f - width; lower mass moves to the largest losses."""
     xp = array_namespace(g)
     width = eta * (1 - d.slope0)  # 2 eta for the absolute value, eta for the hinge
     zero = xp.zeros_like(g)

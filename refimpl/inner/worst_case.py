@@ -192,6 +192,7 @@ class _Problem:
         raise NotImplementedError
 
     def validate(self, losses: Array, setting: float | Array, p: Array | None) -> None:
+        """Raise unless the types and shapes are valid."""
         check_losses(losses)
         self.check_setting(setting, losses)
         if p is not None:
