@@ -360,7 +360,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
 
 
 def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Examples 4 and 5, corrected: x = 1 if f > max f - width; lower mass moves to the largest losses."""
+    """Examples 4 and 5, corrected: x = 1 if f > max f - width; the rest moves to the largest losses."""
     xp = array_namespace(g)
     width = eta * (1 - d.slope0)  # 2 eta for the absolute value, eta for the hinge
     zero = xp.zeros_like(g)
