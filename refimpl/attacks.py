@@ -2,12 +2,13 @@
 
 All attacks take data points x (N,) + event, and return points of the same shape, each in the ball around its
 data point. The loss is a function loss(x, i), such as `pointwise_loss(model, y)`. Its gradient in x is
-computed with torch or JAX; for other libraries pass gradient=, a function gradient(x, i) that returns
-gradients of the shape of x.
+computed with torch or JAX; for other libraries pass gradient=, a function gradient(x, i) that returns an
+array of the shape of x.
 
 A step moves each point by a vector of length `step` (in the norm of the ball) that maximizes the linearized
-loss: along sign(g) in linf, g in l2, one coordinate in l1. The paper's "stepsize 0.1" for a ball of radius
-0.45 may mean `step=0.1`, or Ball(norm, 0.1), where 0.1 bounds the whole perturbation.
+loss: with the gradient g, along sign(g) in linf, along g in l2, along one coordinate in l1. The paper's
+"stepsize 0.1" for a ball of radius 0.45 may mean `step=0.1`, or Ball(norm, 0.1), where 0.1 bounds the whole
+perturbation.
 
 A point with gradient zero does not move; a random start (`rng`) helps on plateaus. If the ball has
 clip=(lo, hi), points are clipped to that box. Results carry no gradient.

@@ -2,9 +2,10 @@
 
     E_x inf over mu of  mu + E_{x' ~ nu_x} (eta phi)*( E_{z|x}[Psi(f(x'), z)] - mu )     Eq. (reg:casual:dual)
 
-A causal transport plan moves the covariate x to x' without using z. So the adversary faces the mean cost
-E_{z|x}[Psi(f(x'), z)], a function of x'. `conditional_loss` returns it as a function loss(x, i), which
-`robust_risk`, `RegularizedLoss` and all other functions of a loss take.
+f(x') is the decision at the covariate x', and Psi(w, z) the cost of the decision w. A causal transport plan
+moves the covariate x to x' without using z. So the adversary faces the mean cost E_{z|x}[Psi(f(x'), z)], a
+function of x'. `conditional_loss` returns it as a function loss(x, i), which `robust_risk`, `RegularizedLoss`
+and all other functions of a loss take.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class Conditional:
         """Create it from n pairs (x, z), x (n,) + event and z (n,) + event, in which values of x repeat.
 
         Pairs with exactly equal x form a group; the covariates are in lexicographic order. `weight` (n,) are
-        the weights of the pairs, equal by default. The arrays have K times the size of the largest group.
+        the weights of the pairs, equal by default. z and `share` have a row for each of the K covariates,
+        padded to the size of the largest group.
 
         >>> import numpy as np
         >>> data = Conditional.grouped(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 7.0]))
@@ -168,7 +170,7 @@ def conditional_loss(
     linear: bool = False,
     chunk: int | None = None,
 ) -> Loss:
-    r"""Return the function loss(x, i): $x', k \mapsto \mathbb{E}_{z | x_k}[\Psi(f(x'), z)]$.
+    r"""Return the function loss(x', i), the mean cost $\mathbb{E}_{z | x_i}[\Psi(f(x'), z)]$.
 
     Arguments:
     - `decision`: f_theta, a function from covariates (n,) + event to n decisions (n,) + event.
@@ -245,7 +247,7 @@ def causal_risk(
     Arguments:
     - `loss`: the result of `conditional_loss` for the same `data`.
     - `data`: a `Conditional`, whose covariates x are the data points of `robust_risk`.
-    - The others are as in `robust_risk`.
+    - The other arguments are as in `robust_risk`.
 
     Returns an `Estimate`: `values` (K,) are the values of the inner problems, and `value` is their weighted
     mean.
@@ -283,7 +285,7 @@ class CausalValue:
 
     - `value` (): the regularized value, Eq. (reg:casual:dual).
     - `supremum` (): the value without regularization, Eq. (casual:dual).
-    - `losses` (K, n): the conditional mean of the cost at each point.
+    - `losses` (K, n): the mean cost at each point, given its covariate.
     - `inner`: the solutions of the inner problems; inner.weights (K, n) is the distribution of x' given x in
       a worst-case transport plan.
     """

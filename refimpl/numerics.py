@@ -16,9 +16,10 @@ def tolerance(x: Array, scale: float = 1.0) -> float:
 
 
 def rounding(losses: Array, scale: float = 1.0) -> float:
-    """8 eps (8 + log2 m) scale: a bound on the error of a solution's value, minus its gap; losses (..., m).
+    """8 eps (8 + log2 m) scale: the value of a solution is within |gap| plus this number of the optimum.
 
-    eps is the machine epsilon of the losses; `scale` is max |f|, times 1 + |k| for `cressie_read(k)`.
+    The losses f have shape (..., m), and eps is the machine epsilon of their dtype. `scale` is max |f|, times
+    1 + |k| for `cressie_read(k)`.
     """
     return tolerance(losses, (8.0 + log2(losses.shape[-1])) * scale)
 
@@ -26,7 +27,7 @@ def rounding(losses: Array, scale: float = 1.0) -> float:
 def total(x: Array, *, keepdims: bool = False) -> Array:
     """The sum along the last axis, by pairwise summation: the rounding error grows with log2(m).
 
-    With the library's sum it may grow with m, depending on the memory layout.
+    The error of the library's sum may grow with m, depending on the memory layout.
     """
     xp = array_namespace(x)
     unpaired = []
@@ -65,7 +66,7 @@ def cast_up(x: Array, dtype: object) -> Array:
 
 
 def largest(v: Array) -> float:
-    """The largest |v_j|; NaN if v contains NaN, 0 if v is empty, or inside jax.jit, where it is unknown."""
+    """The largest |v_j|: NaN if v contains NaN, 0 if v is empty, and 0 inside jax.jit, where v is unknown."""
     if is_abstract(v):  # the caller's check passes
         return 0.0
     v = to_numpy(v) if is_jax(v) else detach(v)  # inside jax.jit, operations on constants are traced as well

@@ -2,7 +2,7 @@
 
 N data points have shape (N,) + event, where event is the shape of one point: (d,) for a vector, (channels,
 height, width) for an image. k perturbed points have shape (k,) + event. The index i (k,) int64 says to which
-data point each of them belongs, so that their labels are y[i].
+data point each perturbed point belongs, so that the labels are y[i].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phiball.refimpl.printing import one_line
 __all__ = ["Distribution", "Estimator", "Gradient", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
 
 Loss: TypeAlias = Callable[[Array, Array], Array]
-"""A function loss(x, i): the losses (k,) of points x (k,) + event, each of which depends only on its point.
+"""A function loss(x, i): the losses (k,) of points x (k,) + event; each loss depends only on its own point.
 
 >>> import numpy as np
 >>> y = np.array([1.0, -1.0])
@@ -28,7 +28,7 @@ Loss: TypeAlias = Callable[[Array, Array], Array]
 """
 
 Gradient: TypeAlias = Callable[[Array, Array], Array]
-"""A function gradient(x, i): the gradients of the losses loss(x, i) in their points, of the shape of x.
+"""A function gradient(x, i): the gradient of each loss of loss(x, i) in its own point, of the shape of x.
 
 It is needed only for libraries without automatic differentiation.
 
@@ -69,7 +69,7 @@ class LevelGroup:
 
     - `level`: l; each data point has 2^l perturbed points.
     - `members`: the positions of the data points in the batch, as a tuple, a range or a NumPy array.
-    - `weight`: a factor of their values and weights, 1/P(l) for RT-MLMC.
+    - `weight`: a factor of the values and weights of these data points, 1/P(l) for RT-MLMC.
     - `telescoping`: as in `phiball.sampling.signed_weights`.
 
     >>> import numpy as np
@@ -115,8 +115,8 @@ class PreparedProposal:
     - `draw`: a function draw(rows, n, rng) for the data points at the positions `rows` (k,), or all if `rows`
       is None. It returns n points for each, of shape (k, n) + event, and log(nu/q) (k, n), the log of the
       reference density over the sampling density; None means zeros.
-    - `independent`: True if the n points of a data point are independent. Then points for data points of
-      different levels may be drawn in one call with n = 1, where `rows` contains each data point repeatedly.
+    - `independent`: True if the n points of a data point are independent. Then one call with n = 1 may draw
+      the points of several levels: each data point of level l occurs 2^l times in `rows`.
 
     >>> import numpy as np
     >>> from phiball import Ball, Uniform, rng

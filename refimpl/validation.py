@@ -151,7 +151,7 @@ def check_eta(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `eta` is an array; raise unless it is a valid number, or an array of the right type."""
+    """Whether `eta` is an array; raise unless it is a valid number or an array of valid type and shape."""
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         _check_setting("eta", eta, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
@@ -176,7 +176,7 @@ def check_eta_range(eta: Array) -> None:
 
 
 def eta_in_range(eta: Array) -> Array:
-    """Where the entries of `eta` are positive normal numbers."""
+    """The mask of entries of `eta` that are positive normal numbers."""
     smallest, largest = _normal_range(eta)
     return (eta >= smallest) & (eta <= largest)
 
@@ -212,7 +212,7 @@ def check_budget(
     *,
     rows: str = "losses.shape[:-1]",
 ) -> bool:
-    """Whether `budget` is an array; raise unless it is a valid number, or an array of the right type."""
+    """Whether `budget` is an array; raise unless it is a valid number or an array of valid type and shape."""
     if not isinstance(budget, (int, float)) and is_array_api_obj(budget):
         _check_setting("budget", budget, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
@@ -231,11 +231,12 @@ def check_budget_range(budget: Array) -> None:
 
 
 def budget_in_range(budget: Array) -> Array:
-    """Where the entries of `budget` are finite and nonnegative."""
+    """The mask of entries of `budget` that are finite and nonnegative."""
     return (budget >= 0) & array_namespace(budget).isfinite(budget)
 
 
 def _check_setting(name: str, x: Array, losses: Array, shape: tuple[int, ...], rows: str) -> None:
+    """Raise unless the array `x` is of the type of `losses` and broadcasts to `shape`, named `rows`."""
     check_array(name, x)
     check_same_array_type(name, x, losses)
     if not broadcasts(x.shape, shape):

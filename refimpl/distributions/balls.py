@@ -1,8 +1,8 @@
 """Norm balls around data points, with uniform and tilted sampling.
 
-The reference distribution nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). The paper
-intersects the ball with the domain of the data, so that its volume depends on z near the boundary. Here it is
-the whole ball in R^d (see `Ball.clip`).
+The reference distribution nu_z of the paper is uniform on the ball B_rho(z) of radius rho around z, Eq.
+(def:nu:z). The paper intersects the ball with the domain of the data, so that its volume depends on z near
+the boundary. Here nu_z is uniform on the whole ball in R^d (see `Ball.clip`). s.b denotes an inner product.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Ball(Geometry):
       {sigma b : |b|_p <= radius}. A coordinate of scale 0 is fixed, and is not counted as a dimension. An
       array (N,) + event has different scales for each of N data points; see `masked`.
 
-    Arrays of points have shape batch + event: the last `event_ndim` axes, an argument of every method, make
-    up one point (1 for vectors, 3 for images (channels, height, width), 0 for numbers).
+    Arrays of points have shape batch + event, where event is the shape of one point. Methods take the number
+    of its axes as `event_ndim`: 1 for vectors, 3 for images (channels, height, width), 0 for numbers.
 
     Reference: Eq. (def:nu:z) of Section 2.
 
@@ -86,7 +86,7 @@ class Ball(Geometry):
         return f"Ball({', '.join([f'norm={self.norm}', f'radius={self.radius}', *shown])})"
 
     def masked(self, mask: Any) -> Ball:
-        """The same ball, but with coordinates fixed where `mask` is zero or False.
+        """The same ball, with the coordinates where `mask` is zero or False fixed.
 
         Arguments:
         - `mask`: booleans or numbers that broadcast to a point, or to all data points (N,) + event, for
@@ -104,7 +104,7 @@ class Ball(Geometry):
         return replace(self, feature_scale=scale.masked(mask))
 
     def rows(self, index: Array, *, event_ndim: int) -> Ball:
-        """The ball for the data points `index` (k,): their scales, if each data point has its own."""
+        """The ball for the data points `index` (k,): it selects their scales if these differ."""
         if self.feature_scale is None or not self.feature_scale.per_point(event_ndim):
             return self
         return replace(self, feature_scale=self.feature_scale.rows(index))
@@ -202,7 +202,7 @@ class Ball(Geometry):
 
         Arguments:
         - `x`, batch + event: the centres.
-        - `s`, of the shape of x: the tilt.
+        - `s`, of the shape of x: the tilt of each x.
         - `n_samples`, `rng`: as in `sample`. The norm must be 1, 2 or inf.
 
         Returns the points, batch + (n_samples,) + event, and log(nu/q), batch + (n_samples,), where nu is the

@@ -1,8 +1,8 @@
 """Per-coordinate scales of a ball; a coordinate of scale 0 is fixed.
 
-The ball with scales sigma is the image of the plain ball, the one without scales, under b -> sigma b. This
-map preserves uniform distributions, and a tilt or gradient s becomes sigma s. Fixed coordinates are left out:
-the plain ball has one dimension per free coordinate.
+The ball with scales sigma is the image of the ball without scales (the plain ball) under b -> sigma b. This
+map preserves uniform distributions, and a tilt or gradient s on the scaled ball is sigma s on the plain ball.
+Fixed coordinates are left out: the plain ball has one dimension per free coordinate.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class FeatureScale:
         return FeatureScale(array_namespace(self.values).take(self.values, to_numpy(index), axis=0))
 
     def masked(self, mask: Any) -> FeatureScale:
-        """The scales where the mask is not 0, and 0 elsewhere; the shapes broadcast."""
+        """These scales where the mask is not 0, and 0 elsewhere; mask and scales broadcast."""
         mask = FeatureScale(mask).values
         try:
             return FeatureScale(self.values * (mask != 0))
@@ -106,7 +106,10 @@ class FeatureScale:
             ) from None
 
     def flat(self, shape: tuple[int, ...], event_ndim: int) -> Array:
-        """The scales for points of this shape, batch + event, as a NumPy array (1 or rows, d)."""
+        """The scales for points of this shape, batch + event: a NumPy array (rows, d), or (1, d) if common.
+
+        `rows` is the number of points in the batch, and d the number of coordinates of a point.
+        """
         cut = len(shape) - event_ndim
         whole = tuple(shape[cut:]) if not self.per_point(event_ndim) else tuple(shape)
         per_point = self.per_point(event_ndim) and self.values.ndim != len(shape)
@@ -139,7 +142,7 @@ class FeatureScale:
         return ratio, xp.any(~free & (v != 0), axis=axes) if axes else ~free & (v != 0)
 
     def moving(self, shape: tuple[int, ...], event_ndim: int) -> Array:
-        """The number of free coordinates of points of this shape, as a NumPy array (1 or rows,)."""
+        """The number of free coordinates of each point, as a NumPy array (rows,), or (1,) if common."""
         scales = self.flat(shape, event_ndim)
         return array_namespace(scales).count_nonzero(scales, axis=-1)
 

@@ -51,9 +51,9 @@ class Gaussian:
     def sample_tilted(
         self, x: Array, s: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1
     ) -> tuple[Array, Array]:
-        """Draw `n_samples` points x + b around each x, where b has the normal density times exp(s.b).
+        """Draw `n_samples` points x + b around each x, b normal with its density tilted by exp(s.b).
 
-        x + b is normal with mean x + std^2 s. Arguments and return values are as in
+        s.b is the inner product. x + b is normal with mean x + std^2 s. Arguments and return values are as in
         `Ball.sample_tilted`. Raises ValueError if std^2 |s|^2 overflows.
         """
         batch, event = split(x, event_ndim, "x")
@@ -92,4 +92,4 @@ class Gaussian:
     def _check_centres(self, x: Array) -> None:
         if not all_finite(x):
             raise ValueError("x contains NaN or infinity; expected finite numbers")
-        check_overflow("std", self.std, 40 * self.std, x)  # no normal number exceeds 40 std
+        check_overflow("std", self.std, 40 * self.std, x)  # no drawn number exceeds 40 std

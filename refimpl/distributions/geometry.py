@@ -100,7 +100,7 @@ class Geometry:
         eps = float(xp.finfo(dtype).eps)
         d = prod(points.shape[points.ndim - event_ndim :])
         with ignore_float_warnings():  # a point that overflows is outside
-            # The slack allows for the rounding of points, of points - x and of the norm.
+            # `slack` allows for the rounding of `points`, of points - x and of the norm.
             size = eps * xp.abs(points) + eps * xp.abs(x)
             if self.feature_scale is not None:
                 size, _ = self.feature_scale.divide(size, event_ndim)
@@ -198,8 +198,8 @@ class Geometry:
         Arguments:
         - `g`, batch + event. Returns shape batch.
 
-        v is the variance of one coordinate in the unit ball: 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2,
-        1/3 for norm inf.
+        v is the variance of one coordinate in the unit ball of d dimensions, one per free coordinate:
+        2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2, 1/3 for norm inf.
 
         >>> import numpy as np
         >>> from phiball import Ball
@@ -250,10 +250,13 @@ class Geometry:
         return xp.astype(value, s.dtype, copy=False)
 
     def log_volume(self, d: int) -> float:
-        """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
+        """The log of the volume in d dimensions.
 
         Arguments:
-        - `d`: the dimension. Returns a float; the logs of the entries of `feature_scale` are added.
+        - `d`: the dimension.
+
+        Returns d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p), with p the norm and rho the radius, plus the
+        sum of the logs of `feature_scale` over the coordinates.
 
         >>> import math
         >>> from phiball import Ball

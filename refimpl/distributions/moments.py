@@ -1,8 +1,9 @@
 """Moments, volumes and log moment generating functions of uniform distributions on balls.
 
-eta log E exp(g.b/eta) is the entropic risk of the linear loss g.b. The functions below compute log E exp(s.b)
-without cancellation, with small relative error for tiny s, where it is about Var[s.b]/2, up to huge s, where
-it is close to the dual norm of s. They are smooth functions of s^2, also at s = 0, and twice differentiable.
+For b uniform on a ball, eta log E exp(g.b/eta) is the entropic risk of the linear loss g.b. The functions
+below compute log E exp(s.b) on the unit ball with a small relative error for all s: for tiny s, where the
+result is about Var[s.b]/2, and for huge s, where it is close to the dual norm of s. The results are smooth in
+s, also at s = 0, and twice differentiable.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from phiball.refimpl.numerics import largest
 
 
 def huge_tilt(s: Array) -> float:
-    """The size from which only the maximizer of s.b counts; powers of larger tilts would overflow."""
+    """The size of s above which only the maximizer of s.b counts; powers of larger s would overflow."""
     return min(1e75, float(array_namespace(s).finfo(s.dtype).max) ** 0.25)
 
 
@@ -29,7 +30,7 @@ def log_mgf(s: Array, norm: float) -> Array:
     huge = huge_tilt(s)
     if not is_abstract(s) and largest(s) * s.shape[-1] <= huge:
         return function(s)
-    # For huge s the function is linear in the dual norm, up to rounding.
+    # For huge s, the result grows like the dual norm of s, up to rounding.
     size = length(detach(s), dual(norm))
     share = huge / xp.maximum(size, xp.full_like(size, huge))
     return function(s * share[..., None]) + (1 - share) * length(s, dual(norm))
@@ -81,12 +82,13 @@ def debye_series(nu: float) -> tuple[int, list[list[float]]]:
 
 
 def _bessel(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array:
+    """log H_nu(x), by `steps` steps of the recurrence; `series` are the coefficients of `debye_series`."""
     xp = array_namespace(x)
     value = _debye(x, nu + steps, series[0], xp=xp)
     if not steps:
         return value
     gap = _debye(x, nu + steps + 1, series[1], xp=xp) - value
-    # H_(nu+1)/H_nu <= 1. For t > 1e15 the gap is all rounding error, but negligible beside the value.
+    # gap = log(H_(n+1)/H_n) <= 0 at n = nu + steps. For t > 1e15 it is all rounding error, but negligible.
     ratio = xp.exp(xp.where(gap < 0, gap, xp.zeros_like(gap)))
     for j in range(steps, 0, -1):
         order = nu + j - 1
@@ -148,9 +150,9 @@ def log_mgf_1(s: Array) -> Array:
     """log E exp(s.b), for b uniform on the cross-polytope |b_1| + ... + |b_d| <= 1.
 
     E exp(s.b) = d!/(2 pi i) int e^u u^(d-1) / prod_j (u^2 - s_j^2) du, an inverse Laplace transform at 1.
-    For small s, the product is expanded into the sum of positive terms h_k(s^2) d!/(d+2k)!, with h_k the
-    complete symmetric polynomial. Otherwise the integral is computed along a parabola through the saddle
-    point. The closed form, a sum over the poles, loses all digits at d = 20.
+    For small s, the integral is the sum over k of the positive terms h_k(s^2) d!/(d+2k)!, with h_k the
+    complete symmetric polynomial of degree k. Otherwise the integral is computed along a parabola through the
+    saddle point. The closed form, a sum over the poles, loses all digits at d = 20.
     """
     xp = array_namespace(s)
     d = s.shape[-1]
@@ -165,16 +167,19 @@ def log_mgf_1(s: Array) -> Array:
 
 
 def _series_1(v: Array, *, xp: Any) -> Array:
-    """The log of sum_k h_k(v) c_k, for v = s^2/((d+1)(d+2)) with sum_j v_j <= 1/4."""
+    """The log of sum_k c_k h_k(v), for v = s^2/((d+1)(d+2)) with sum_j v_j <= 1/4.
+
+    h_k is the complete symmetric polynomial of degree k, and c_k = ((d+1)(d+2))^k d!/(d+2k)!.
+    """
     d = v.shape[-1]
-    terms = 26  # h_k(v) <= 4^-k
+    terms = 26  # enough, because h_k(v) <= 4^-k
     powers, sums, h = v, [], [xp.ones_like(v[..., 0])]
     total = xp.zeros_like(h[0])
     c = 1.0
     for k in range(1, terms + 1):
         sums.append(xp.sum(powers, axis=-1))
         powers = powers * v
-        # Newton's identity k h_k = sum_i p_i h_(k-i), p_i the power sums.
+        # Newton's identity: k h_k is the sum over i = 1, ..., k of p_i h_(k-i), with the power sums p_i.
         new = xp.zeros_like(total)
         for i in range(k):
             new = new + sums[i] * h[k - 1 - i]
@@ -185,7 +190,7 @@ def _series_1(v: Array, *, xp: Any) -> Array:
 
 
 def _contour_1(s: Array, *, xp: Any) -> Array:
-    """The contour integral of `log_mgf_1`."""
+    """`log_mgf_1` by the contour integral, along a path that crosses the real axis at u0."""
     d = s.shape[-1]
     n = d + 1
     a = xp.abs(detach(s))
@@ -193,7 +198,7 @@ def _contour_1(s: Array, *, xp: Any) -> Array:
     top = xp.max(a, axis=-1)
     # The saddle of h(u) = u + (d-1) log u - sum_j log(u^2 - s_j^2) lies at u = top + v, 1/2 < v <= d + 1.
     # With W = 1 - h', 1/W is increasing and concave: Newton's method for 1/W = 1 converges from the left.
-    # A few steps suffice, because the integral does not depend on where the path crosses the axis.
+    # A few steps suffice, because the integral does not depend on u0 = top + v (the array u below).
     v = xp.full_like(top, 0.5)
     for _ in range(12):
         u, _, w, slope, _ = _derivatives(v, top, a, xp=xp)
@@ -260,7 +265,7 @@ def coordinate_variance(p: float, d: int) -> float:
 
 
 def log_volume(p: float, radius: float, d: int, scales: list[float]) -> float:
-    """The log of the volume of the ball of norm p in d dimensions, with `scales` of its coordinates."""
+    """The log of the volume of the ball of norm p in d dimensions, with one of `scales` per coordinate."""
     if radius == 0 or min(scales) == 0:
         return -inf
     stretch = sum(log(scale) for scale in scales)

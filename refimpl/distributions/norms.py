@@ -93,7 +93,7 @@ def length(v: Array, p: float) -> Array:
 
 
 def check_overflow(name: str, value: float, reach: float, x: Array) -> None:
-    """Raise if x plus or minus `reach` overflows the dtype of x; the message blames argument `name`."""
+    """Raise if x plus or minus `reach` overflows the dtype of x; the message shows `name` and `value`."""
     limits = array_namespace(x).finfo(x.dtype)
     limit = float(limits.max)
     if reach > float(limits.eps) * limit and not reach + (top := largest(x)) <= limit:
@@ -113,7 +113,7 @@ def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
     count = xp.astype(xp.arange(1, d + 1, device=device(v)), v.dtype)
     with ignore_float_warnings():  # an overflow gives -inf, which is not the maximum
         excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
-    # t is the largest excess: the excesses increase over the coordinates that stay positive, then decrease.
+    # t is the largest excess: over the ordered coordinates, the excesses increase while |v_j| > t.
     t = xp.max(excess, axis=-1, keepdims=True)
     kept = size - t
     return xp.where(kept > 0, xp.sign(v) * kept, xp.zeros_like(v))

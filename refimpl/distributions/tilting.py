@@ -105,10 +105,10 @@ def tilted_points_2(
 ) -> tuple[Array, Array]:
     """The points and log(nu/q) for norm 2, from random numbers v, u and `below`; v may be overwritten.
 
-    In units of the radius, the component x of b along s has density proportional to exp(t x) (1 -
-    x^2)^((d-1)/2), t = radius |s|; `below` (..., n) is 1 - x. Given x, the part orthogonal to s is uniform on
-    a ball of radius sqrt(1 - x^2), and is computed from normal v (..., n, d) and uniform u (..., n).
-    `log_mean` (...) is log E exp(s.b). `below` and `log_mean` are in double precision.
+    In units of the radius, the component x of b along s has a density proportional to
+    exp(t x) (1 - x^2)^((d-1)/2), with t = radius |s|; `below` (..., n) is 1 - x. Given x, the part of b
+    orthogonal to s is uniform on a ball of radius sqrt(1 - x^2); it is computed from normal v (..., n, d) and
+    uniform u (..., n). `log_mean` (...) is log E exp(s.b). `below` and `log_mean` are in double precision.
     """
     xp = array_namespace(z)
     top = xp.max(xp.abs(s), axis=-1, keepdims=True)
@@ -143,7 +143,8 @@ def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
 
 
 def _draw_wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> tuple[Array, Array]:
-    # Small batches try several candidates at once, and so does JAX, which redraws all of them.
+    """One round of `_wood`: 1 - x for each t (k,), and the mask of those that were accepted."""
+    # Small batches try several candidates at once. So does JAX, where every round redraws all points.
     tries = 8 if is_jax(t) else max(1, min(8, 2048 // max(1, t.shape[0])))
     return first_accepted(t, d, rng.uniform((3, tries, t.shape[0]), like=like))
 
@@ -160,7 +161,7 @@ def first_accepted(t: Array, d: int, u: Array) -> tuple[Array, Array]:
     u = xp.astype(u, t.dtype, copy=False)
     m = d + 1.0
     b = m / (2 * t + xp.sqrt(4 * t * t + m * m))
-    best = 2 * b / (1 + b)  # 1 - x where the ratio of the two densities is largest
+    best = 2 * b / (1 + b)  # 1 - x where the ratio of target and candidate densities is largest
     y = xp.sqrt(-xp.expm1((2 / d) * xp.log1p(-u[0, ...]))) * xp.cos(pi * u[1, ...])
     below = 2 * b * (1 + y) / ((1 - y) + b * (1 + y))
     ratio = (best + below - best * below) / (2 * best - best * best)
@@ -174,9 +175,9 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
 
     Let a_1 be the entry that is largest in absolute value, and L > |a_1|. Candidates for b_2, ..., b_d are
     independent, with density proportional to exp(a_j b_j - L |b_j|), and leave the range [-r, r] for b_1,
-    with r = 1 - |b_2| - ... - |b_d|. They are accepted with probability proportional to exp(-L r) sinh(a_1
-    r), and b_1 is then drawn with density proportional to exp(a_1 b_1). L is chosen such that about one
-    candidate in a few times sqrt(d) is accepted.
+    with r = 1 - |b_2| - ... - |b_d|. They are accepted with probability proportional to
+    exp(-L r) sinh(|a_1| r), and b_1 is then drawn with density proportional to exp(a_1 b_1) on [-r, r].
+    `_beyond` chooses L such that a point needs about 2 sqrt(d) candidates.
     """
     xp = array_namespace(a)
     shape, d = a.shape[:-1], a.shape[-1]
@@ -217,7 +218,10 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
 
 
 def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
-    """L - |a_1|, with L such that 1/L plus the mean of |b_1| + ... + |b_d| under the candidates is 1."""
+    """L - |a_1| (..., 1) for `tilted_1`, by bisection; `size` (..., d) is |a|, and `top` (..., 1) is |a_1|.
+
+    L is such that 1/L plus the mean of |b_1| + ... + |b_d| is 1, if b_1 is drawn like the other candidates.
+    """
     low = xp.ones_like(top)
     high = xp.full_like(top, size.shape[-1] + 1.0)
     for _ in range(50):
@@ -229,7 +233,11 @@ def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
 
 
 def _candidates(parts: tuple[Array, ...], tries: int, rng: Rng, *, xp: Any) -> tuple[Array, Array]:
-    """The first accepted candidate of `tilted_1` (M, d) for each a (M, 1, d), and whether there is one."""
+    """The first accepted of `tries` candidates of `tilted_1` for each of M points, and whether there is one.
+
+    `parts` are a (M, 1, d), |a_1| and L - |a_1| (M, 1, 1), and the mask (M, 1, d) of the entry a_1. Returns
+    arrays (M, d) and (M,).
+    """
     a, top, beyond, largest = parts
     shape = (a.shape[0], tries, a.shape[-1])
     up, down = beyond + (top - a), beyond + (top + a)  # the exponential rates of b_j above and below 0

@@ -1,7 +1,8 @@
 """Sampling of uniform points in balls, from independent or quasi-random numbers.
 
-g/(sum |g_j|^p + e)^(1/p) is exactly uniform on the unit ball of norm p, in any dimension, if the g_j have
-density proportional to exp(-|g_j|^p) and e is exponential (Barthe, Guedon, Mendelson and Naor, 2005).
+g/(sum_j |g_j|^p + e)^(1/p) is exactly uniform on the unit ball of norm p, in any dimension, if the g_j are
+independent with density proportional to exp(-|g_j|^p), and e is exponential (Barthe, Guedon, Mendelson and
+Naor, 2005).
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ def ball_points(b: Array, u: Array | None, x: Array, norm: float, radius: float)
     else:
         b = _laplace(b, xp=xp) if norm == 1 else b
         e = -xp.log1p(-u)
-        # For norm 2, b = sqrt(2) g: e is scaled likewise.
+        # For norm 2, the normal b is sqrt(2) g, so that |b|^2 = 2 |g|^2, and e is doubled too.
         b *= (radius * _inverse_size(b, 2 * e if norm == 2 else e, norm))[..., None]
     b += xp.expand_dims(x, axis=-2)
     return b
 
 
 def _laplace(u: Array, *, xp: Any) -> Array:
-    """Convert uniform numbers u to g with density exp(-|g|)/2: the sign is that of 2u - 1."""
+    """Convert uniform numbers u to g with density exp(-|g|)/2; g has the sign of 2u - 1."""
     v = 2 * u - 1
     return -xp.sign(v) * xp.log1p(xp.floor(v) - v)
 
 
 def _inverse_size(g: Array, e: Array, norm: float) -> Array:
-    """(sum |g_j|^p + e)^(-1/p) along the last axis."""
+    """(sum_j |g_j|^p + e)^(-1/p), with p = `norm`, along the last axis."""
     xp = array_namespace(g)
     size = g * g if norm == 2 else xp.abs(g)
     if norm not in (1, 2):

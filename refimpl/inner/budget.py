@@ -1,7 +1,9 @@
 """Solvers of the inner problem with a budget for the divergence instead of a price eta.
 
-V(f) = max over gamma in the simplex of  sum gamma_i f_i   with  sum p_i phi(gamma_i/p_i) <= budget
-     = min over eta >= 0 of  eta budget + R_eta(f),   with R_eta(f) the value of worst_case at the price eta
+    V(f) = max over gamma in the simplex of  sum_i gamma_i f_i  with  sum_i p_i phi(gamma_i/p_i) <= budget
+         = min over eta >= 0 of  eta budget + R_eta(f)
+
+f are the losses, p is the reference distribution, and R_eta(f) is the value of `worst_case` at the price eta.
 """
 
 from __future__ import annotations
@@ -183,12 +185,13 @@ class _PricePoint(NamedTuple):
 
 
 def solve_shared_budget(f: Array, budget: Array, p: Array | None, c: Divergence) -> SharedBudget:
-    """Maximise the mean expected loss of f (problems, rows, m) within budget (problems,); c is centred.
+    """Maximise the mean expected loss over the rows of f (problems, rows, m); c is centred.
 
-    The search keeps two prices: the worst case at `far` exceeds the budget, the one at `near` meets it. The
-    mixture of both that uses the whole budget gives the lower bound. (This is the value where the tangents of
-    eta budget + R_eta at the two prices intersect, exact if that function is piecewise linear.) The next
-    price comes from Newton's method in log eta, from this intersection, or from bisection.
+    The mean divergence over the rows of a problem is at most its budget (problems,). The search keeps two
+    prices: the worst case at `far` exceeds the budget, and the one at `near` meets it. A mixture of the two
+    uses the whole budget, and its expected loss is the lower bound. This is also the height at which the
+    tangents of the function eta -> eta budget + R_eta at the two prices intersect. The next price comes from
+    Newton's method in log eta, from this intersection, or from bisection.
     """
     xp = array_namespace(f)
     distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
@@ -211,6 +214,7 @@ def solve_shared_budget(f: Array, budget: Array, p: Array | None, c: Divergence)
         def step(
             eta: Array, upper: Array, far: _PricePoint, near: _PricePoint, n: Array, steps_left: Array
         ) -> tuple[tuple[Any, ...], Array]:
+            """Try one more price in each problem, and narrow the bracket from `far` to `near`."""
             share = _share(far, near, budget)
             lower = near.gain + share * (far.gain - near.gain)
             miss = xp.minimum(xp.abs(far.cost - budget), xp.abs(near.cost - budget))
@@ -277,7 +281,7 @@ def _phi(ratio: Array, c: Divergence) -> Array:
 
 
 def _smaller(eta: Array, upper: Array, point: _PricePoint, budget: Array) -> tuple[Array, Array]:
-    """The smaller of two upper bounds, `upper` at `eta` and the one at `point`, with its price."""
+    """(eta, upper): the smaller of the bound `upper` at the price `eta` and the bound at `point`."""
     xp = array_namespace(eta)
     new = point.gain + point.eta * (budget - point.cost)
     return xp.where(new < upper, point.eta, eta), xp.where(new < upper, new, upper)

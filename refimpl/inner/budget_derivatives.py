@@ -2,16 +2,18 @@
 
 The notation is that of `derivatives.py`. eta changes so that the divergence stays equal to the budget:
 
-    dvalue = sum gamma_i df_i + eta dbudget + eta sum phi*(s_i) dq_i
-    deta   = (sum r_i d_i (df_i - sum a_j df_j) + eta (sum (d_i phi*'(s_i) - phi*(s_i)) dq_i - dbudget)) / K
+    dvalue = sum_i gamma_i df_i + eta dbudget + eta sum_i phi*(s_i) dq_i
+    deta   = (A + eta B) / K,  where
+    A      = sum_i r_i d_i (df_i - sum_j a_j df_j),  d_i = s_i - sum_j a_j s_j,  K = sum_i r_i d_i^2
+    B      = sum_i (d_i phi*'(s_i) - phi*(s_i)) dq_i - dbudget
 
-with d_i = s_i - sum a_j s_j and K = sum r_i d_i^2. dmu and dgamma are as in `derivatives.py`, with this deta.
-In reverse mode, the cotangents of the weights are regressed on d with weights r.
+dmu and dgamma are as in `derivatives.py`, with this deta. In reverse mode, the cotangents of gamma are
+regressed on d, by least squares with weights r.
 
-If phi is linear at two levels of losses, their distance determines eta, and the levels exchange mass when the
-budget or p changes: the regression line then passes through the two levels. Where the budget does not bind,
-eta stays 0 and the weights stay on the same losses. At a zero budget eta is infinite and the weights equal p;
-eta and the weights then have no derivative in the budget.
+Tied losses form a level. If phi is linear at two levels, their distance determines eta, and the levels
+exchange mass when the budget or p changes: the regression line then passes through the two levels. Where the
+budget does not bind, eta stays 0 and the weights stay on the same losses. At a zero budget, eta is infinite,
+the weights equal p, and both have no derivative in the budget.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ class SolvedBudget:
             terms = _BudgetTerms(self)
             df = xp.zeros_like(self.f) if df is None else df
             dbudget = xp.zeros_like(self.eta) if dbudget is None else dbudget
-            mass = conj = level = xp.zeros_like(self.f)
+            mass = conj = gain = xp.zeros_like(self.f)
             if dp is not None:
-                mass, conj, level = terms.times_dq(dp, terms.density, terms.conj(), terms.g)
-            value = _sum(self.weights * df + xp.where(terms.zero_budget, level, terms.price * conj))
+                mass, conj, gain = terms.times_dq(dp, terms.density, terms.conj(), terms.g)
+            value = _sum(self.weights * df + xp.where(terms.zero_budget, gain, terms.price * conj))
             value = value + directional(self.eta, dbudget)
             d, spent = terms.distance, dbudget + _sum(conj)
             pull = df - _column(terms.mass_shares * df)
@@ -144,7 +146,7 @@ class _BudgetTerms(SolutionTerms):
             self.width = xp.where(self.levels[2], width, xp.ones_like(width))
 
     def pull_back(self, conj: Array, eta: Array, mu: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """The gradients in f, budget and q for the cotangents of eta, mu and weights, by regression."""
+        """The gradients in f, budget and q for the cotangents of eta, mu and weights; `conj` is phi*(s)."""
         xp = array_namespace(conj)
         a, d, price = self.mass_shares, self.distance, self.price[..., 0]
         rest = weights - _column(a * weights)
@@ -162,7 +164,7 @@ class _BudgetTerms(SolutionTerms):
         return in_f, in_budget, in_q
 
     def pull_back_2(self, conj: Array, eta: Array, mu: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """`pull_back` where two levels exchange mass: the regression line passes through both."""
+        """`pull_back` where two levels exchange mass: the regression line passes through both levels."""
         assert self.levels is not None
         upper, lower, _ = self.levels
         high, low = _column(upper * self.s), _column(lower * self.s)

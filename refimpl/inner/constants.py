@@ -48,7 +48,7 @@ def derive_constants(
     dconj: Callable[[Array], Array],
     d2conj: Callable[[Array], Array],
 ) -> tuple[float, float, float, float]:
-    """The constants (slope0, slope1, recession, curvature1) of the phi with this conjugate.
+    """The constants (slope0, slope1, recession, curvature1) of the phi whose conjugate is given.
 
     slope0 is the s where the density phi*' becomes positive, slope1 where the density crosses one, and
     recession where phi* becomes infinite. curvature1 is 1/phi*''(slope1).
@@ -74,7 +74,7 @@ def derive_constants(
     if isfinite(recession) and value(recession) > _HUGE:
         recession = inf
     curvature_of_conj = slope(slope1)
-    if curvature_of_conj == 0:  # phi* is linear (and phi has a kink at 1), or the other way round
+    if curvature_of_conj == 0:  # phi* is linear at slope1 (phi has a kink at 1) or has a kink (phi is linear)
         near = 1e-9 * (1 + abs(slope1))
         curvature1 = 0.0 if density(slope1 - near) < density(slope1 + near) else inf
     else:

@@ -1,19 +1,21 @@
 """Derivatives of the solution of an inner problem, from its optimality conditions.
 
-    gamma_i = q_i phi*'(s_i),  s_i = (f_i - mu)/eta,  sum gamma = 1,  q = p / sum p
+    gamma_i = q_i phi*'(s_i),  s_i = (f_i - mu)/eta,  sum_i gamma_i = 1,  q = p / (sum_j p_j)
 
-The derivatives, with r_i = q_i phi*''(s_i) and a = r / sum r:
+f are the losses, and gamma is the worst-case distribution. With r_i = q_i phi*''(s_i) and a = r/(sum_j r_j),
+the derivatives along a direction (df, deta, dq) are
 
-    dvalue   = sum gamma_i df_i - sum q_i phi(gamma_i/q_i) deta + eta sum phi*(s_i) dq_i
-    dmu      = sum a_i df_i + (mu - sum a_i f_i)/eta deta + eta/(sum r) sum phi*'(s_i) dq_i
-    T_i      = r_i/eta (df_i - sum a_j df_j - (f_i - sum a_j f_j)/eta deta) + phi*'(s_i) dq_i
-    dgamma_i = T_i - a_i sum T_j
+    dvalue   = sum_i gamma_i df_i - deta sum_i q_i phi(gamma_i/q_i) + eta sum_i phi*(s_i) dq_i
+    dmu      = sum_i a_i df_i + deta (mu - sum_i a_i f_i)/eta + eta/(sum_i r_i) sum_i phi*'(s_i) dq_i
+    dgamma_i = T_i - a_i sum_j T_j
+    T_i      = r_i/eta (df_i - sum_j a_j df_j - deta (f_i - sum_j a_j f_j)/eta) + phi*'(s_i) dq_i
 
-The formulas take O(m) array operations per row, without branches on the data, so that torch can differentiate
+The formulas cost O(m) per row of m losses. They have no branches on the data, so that torch can differentiate
 them again.
 
-At a kink of phi*, r is zero, and a is p restricted to the losses that gain or lose mass, and normalized: the
-losses at the quantile for the indicator, the largest losses for the absolute value and the hinge.
+If phi* is piecewise linear, r is zero, and a is q restricted to the losses that gain or lose mass, and
+normalized: the losses at the quantile for the indicator, the largest losses for the absolute value and the
+hinge.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ Triple = tuple[Array | None, Array | None, Array | None]
 def directional(derivative: Array, direction: Array) -> Array:
     """derivative * direction, and zero where the direction is zero, even if the derivative is infinite.
 
-    JAX transposes this product, so a direction must not be compared: there, zero times infinity is NaN.
+    Inside JAX's transformations, infinity times zero stays NaN: JAX transposes this product, and cannot
+    transpose a comparison with the direction.
     """
     product = derivative * direction
     if is_abstract(direction):
@@ -106,7 +109,12 @@ class Solved:
 
 
 class ValueTerms:
-    """The quantities in the derivatives of the value; `c` is the centred divergence, `ratio` gamma/q."""
+    """The quantities in the derivatives of the value.
+
+    - `c`: the centred divergence.
+    - `total` (..., 1): the sum of p.
+    - `q`, `live`, `ratio` (..., m): q, the mask of positive weights gamma, and gamma/q (1 outside the mask).
+    """
 
     def __init__(self, solved: Solved) -> None:
         f, p = solved.f, solved.p
@@ -120,19 +128,19 @@ class ValueTerms:
         self.ratio = xp.where(self.live, solved.weights / xp.where(self.live, self.q, one), one)
 
     def argument(self) -> Array:
-        """The argument (f - mu)/eta of the centred phi*, without rounding mu + eta slope1."""
+        """The argument (f - mu)/eta - slope1 of the centred phi*, without rounding mu + eta slope1."""
         solved = self.solved
         high, low = two_sum(solved.mu, solved.eta * solved.divergence.slope1)
         return ((solved.f - high[..., None]) - low[..., None]) / solved.eta[..., None]
 
     def cost(self) -> Array:
-        """The divergence sum q_i phi(gamma_i/q_i), which is -dvalue/deta."""
+        """The divergence sum_i q_i phi(gamma_i/q_i), which is -dvalue/deta."""
         xp = array_namespace(self.q)
         phi = xp.where(self.live, self.c.phi(self.ratio), self.c.phi(xp.zeros_like(self.q)))
         return xp.sum(xp.where(self.q > 0, self.q * phi, xp.zeros_like(phi)), axis=-1)
 
     def conj(self) -> Array:
-        """phi*(s_i) up to a constant, which normalizing p removes."""
+        """phi*(s_i) up to a constant, which has no effect because the dq_i sum to zero."""
         return self.c.conj(self.argument())
 
     def times_dq(self, dp: Array, *factors: Array) -> list[Array]:
@@ -142,7 +150,7 @@ class ValueTerms:
         return [directional(factor, dq) for factor in factors]
 
     def in_p(self, in_q: Array) -> Array:
-        """The gradient in p of a function of q = p / sum p, from its gradient `in_q` in q."""
+        """The gradient in p of a function of q = p / (sum_j p_j), from its gradient `in_q` in q."""
         xp = array_namespace(in_q)
         q = self.q
         mean = xp.sum(xp.where(q > 0, q * in_q, xp.zeros_like(q)), axis=-1, keepdims=True)
@@ -153,10 +161,10 @@ class SolutionTerms(ValueTerms):
     """The quantities in the derivatives of mu and the weights.
 
     - `density`, `curvature` (..., m): phi*'(s_i), and r.
-    - `mass_shares` (..., m): a, how the losses share the mass that the others lose.
-    - `distance` (..., m): (f_i - sum a_j f_j)/eta.
+    - `mass_shares` (..., m): a, the share of each loss in a change of mass elsewhere.
+    - `distance` (..., m): (f_i - sum_j a_j f_j)/eta, zero where r_i = 0.
     - `mu_in_f` (..., m), `mu_in_eta` (...): the derivatives of mu; the first is a if mu is unique.
-    - `mu_in_mass` (...): eta/(sum r).
+    - `mu_in_mass` (...): eta/(sum_i r_i), zero if phi* is piecewise linear.
     - `levels`: None, or (upper, lower, mask). Where the mask holds, two levels of losses can exchange mass at
       the same price; `upper` and `lower` are q restricted to these levels and normalized.
     """
@@ -214,8 +222,8 @@ class SolutionTerms(ValueTerms):
     def _any_divergence(self) -> None:
         """Set the quantities for a divergence without a family, whose kinks are found from the solution.
 
-        A loss whose weight differs from q phi*' is held at a jump of phi*' or at the end of the domain of
-        phi*: mu mu_in_f with this loss, and it absorbs the mass.
+        If the weight of a loss differs from q_i phi*'(s_i), s_i is at a jump of phi*' or at the end of the
+        domain of phi*. The loss is held there: mu moves with the loss, and the loss absorbs changes of mass.
         """
         solved, charged = self.solved, self.q > 0
         xp = array_namespace(self.q)

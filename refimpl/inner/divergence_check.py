@@ -38,7 +38,7 @@ def check_divergence(divergence: str | Divergence) -> list[str]:
         for dtype in ("float64", "float32"):
             error = _output_error(name, getattr(d, name), points, dtype)
             if error:
-                return [error]  # the other checks would repeat it
+                return [error]  # the other checks would fail for the same reason
     errors = (
         *_errors_of_phi(d, xs),
         _error_of_inequality(d, xs, ss),
@@ -170,7 +170,7 @@ def _errors_of_constants(d: Divergence) -> list[str]:
 
 
 def _is_plausible(d: Divergence, name: str, constant: float) -> bool:
-    """Whether a finite constant is consistent with an infinite derived one, a result of overflow."""
+    """Whether a finite constant is right although the derived one is infinite, because of overflow."""
     beyond = 1e-6 * (1 + abs(constant))
     if name == "recession" and isfinite(constant):
         return _evaluate(d.conj, [constant + beyond])[0] == inf

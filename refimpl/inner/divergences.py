@@ -275,7 +275,10 @@ def expm1_over(k: float, x: Array) -> Array:
 
 
 def _log_power(s: Array, *, k: float) -> Array:
-    """log phi*'(s) = log(1 + (k-1) s)/(k-1) for k != 1; where 1 + (k-1) s <= 0, -inf (k > 1) or inf."""
+    """log phi*'(s) = log(1 + (k-1) s)/(k-1) for k != 1.
+
+    Where 1 + (k-1) s <= 0, it is -inf for k > 1, and inf for k < 1.
+    """
     xp = array_namespace(s)
     y = (k - 1) * s
     inside = y > -1
@@ -314,7 +317,7 @@ def _power_d2conj(s: Array, *, k: float) -> Array:
 
 
 def cressie_read(k: float) -> Divergence:
-    r"""The Cressie-Read divergence $\phi(x) = (x^k - k x + k - 1) / (k (k - 1))$, with its limits at 0 and 1.
+    r"""The Cressie-Read divergence $\phi(x) = (x^k - k x + k - 1) / (k (k - 1))$, with limits at k = 0, 1.
 
     Arguments:
     - `k`: any real number.
@@ -348,8 +351,8 @@ def cressie_read(k: float) -> Divergence:
 def centred(d: Divergence) -> Divergence:
     """The divergence phi(x) - slope1 (x - 1), whose minimum is at 1.
 
-    It has the same risk and weights, and mu is larger by eta slope1. Solvers use it to avoid cancellation for
-    a large eta.
+    The risk and the weights are the same as for `d`, and mu is larger by eta slope1. Solvers use this
+    divergence to avoid cancellation for a large eta.
     """
     if d.slope1 == 0:
         return d

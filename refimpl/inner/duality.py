@@ -66,7 +66,7 @@ def bisection(
     with ignore_float_warnings():
         top, g = shifted(f, p)
         u = g / eta[..., None]
-        # With s = (max f - mu)/eta - slope1, the bracket is [0, range/eta].
+        # With s = (max f - mu)/eta - slope1, the bracket is [0, (max f - min f)/eta].
         low, high = xp.zeros_like(top), -xp.min(u, axis=-1)
         if c.recession < xp.inf:
             high = xp.where(high > c.recession, xp.full_like(high, c.recession), high)
@@ -101,14 +101,14 @@ def dual_value(
     *,
     p: Array | None = None,
 ) -> Array:
-    r"""The dual value $\mu + \eta \sum_i p_i \phi^*((f_i - \mu)/\eta)$, an upper bound on $R(f)$.
+    r"""The dual value $\mu + \eta \sum_i p_i \phi^*((f_i - \mu)/\eta)$, at least the optimum.
 
     Arguments:
     - `mu`: a number, or an array that broadcasts to losses.shape[:-1].
     - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
 
-    Returns an array of shape losses.shape[:-1], infinite where (f_i - mu)/eta exceeds the recession slope of
-    phi or the range of the dtype. Arguments that require a gradient are rejected.
+    Returns an array of shape losses.shape[:-1]. It is infinite where an (f_i - mu)/eta exceeds the recession
+    slope of phi, or where the value overflows. Arguments that require a gradient are rejected.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -145,7 +145,7 @@ def primal_value(
     *,
     p: Array | None = None,
 ) -> Array:
-    r"""The primal value $\sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i/p_i)$, a lower bound on $R(f)$.
+    r"""The primal value $\sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i/p_i)$, at most the optimum.
 
     Arguments:
     - `weights` (..., m): gamma, nonnegative, with sum one along the last axis.

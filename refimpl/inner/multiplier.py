@@ -1,12 +1,14 @@
 """The price at which the worst case uses the whole budget, for entropic and Cressie-Read divergences.
 
-As the price varies, the worst cases form a curve with a parameter beta > 0. With g = f - max f,
+As the price varies, the worst cases gamma form a curve with a parameter beta > 0. With g = f - max f, gamma_i
+is proportional to
 
-    gamma_i ~ p_i exp(g_i/beta)                                              for k = 1
-    gamma_i ~ p_i (1 + sign(a) g_i/beta)_+^(1/a),  a = k - 1                 for other orders k
+    p_i exp(g_i/beta)                                 for k = 1 (entropic)
+    p_i (1 + sign(a) g_i/beta)_+^(1/a),  a = k - 1    for other orders k (Cressie-Read)
 
-so that mu is not needed. As beta grows from 0, the divergence decreases to 0 from its value for the reference
-distribution restricted to the largest losses. Newton's method finds where it equals the budget.
+so that mu is not needed. At beta = 0, gamma is p restricted to the largest losses and normalized. As beta
+grows, the divergence of gamma decreases to 0. Newton's method finds the beta at which the divergence equals
+the budget.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ def multiplier(f: Array, budget: Array, p: Array | None, d: Divergence) -> tuple
     """Find (eta, cost): the multiplier of the budget, and the divergence of the worst case at the price eta.
 
     f (..., m), budget (...), p (..., m) or None are valid, and d is of FAMILIES. eta is 0 where the budget
-    allows all mass on the largest losses, and infinite where the budget is 0. If phi(0) is infinite, the cost
-    stays below a budget that needs weights too small for the dtype. All computations are in float64, because
-    the curve is steep where a weight is near zero.
+    allows all mass on the largest losses, and infinite where the budget is 0. If phi(0) is infinite, a
+    large budget needs weights too small for the dtype: the cost then stays below the budget. All computations
+    are in float64, because the curve is steep where a weight is near zero.
     """
     xp = array_namespace(f)
     dtype, k = f.dtype, order(d)
@@ -75,11 +77,14 @@ class _Point(NamedTuple):
 def _root(
     g: Array, p: Array, budget: Array, max_cost: Array, k: float, wanted: Array, tiny: float
 ) -> tuple[Array, Array]:
-    """(eta, cost) with cost = budget, for the rows in the mask `wanted`; eta is at least `tiny`."""
+    """(eta, cost) with cost = budget, for the rows in the mask `wanted`; eta is at least `tiny`.
+
+    `max_cost` is the divergence at beta = 0, the largest on the curve.
+    """
     xp = array_namespace(g)
     eps = float(xp.finfo(g.dtype).eps)
     spread, zero = -xp.min(g, axis=-1), xp.zeros_like(budget)
-    # beta >= end: ratios of about (spread/beta)^(1/a) must not underflow where phi(0) is large or infinite.
+    # beta >= end, so that ratios of about (spread/beta)^(1/a) do not underflow if phi(0) is huge or infinite.
     log_range = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(tiny)))
     end = xp.maximum(spread * exp(-log_range), xp.full_like(spread, 1e-290))
     odds = budget / (1 - budget / max_cost)
@@ -87,8 +92,8 @@ def _root(
     point, beta = _newton(g, p, budget, max_cost, k, ~wanted, start, zero, end)
     missed = wanted & (xp.abs(point.cost - budget) > 8 * eps * budget) & (beta > end)
     if k > 2 and (is_abstract(missed) or xp.any(missed)):
-        # The smallest loss with positive weight has nearly zero weight, and beta is nearly -g there. The
-        # digits of beta do not suffice: the parameter of the curve is now x = beta + g at this loss.
+        # The smallest loss with positive weight has a tiny weight: there beta + g cancels, and the digits of
+        # beta do not suffice. The search is repeated with x = beta + g at this loss in place of beta.
         close = (g >= -(beta * (1 + 16 * eps))[..., None]) & (p > 0)
         lowest = xp.min(xp.where(close, g, xp.zeros_like(g)), axis=-1)
         start = xp.maximum(beta + lowest, eps * beta)
@@ -119,6 +124,7 @@ def _newton(
     goal = xp.log(budget / (1 - budget / max_cost))
 
     def step(x: Array, low: Array, high: Array, met: Array) -> tuple[tuple[Array, ...], Array]:
+        """One Newton step in each row that is not `met`, within the bracket from `low` to `high`."""
         point = _curve_point(x, shift, g, p, k)
         exceeds = point.cost > budget
         low, high = xp.where(exceeds, x, low), xp.where(exceeds, high, x)
@@ -137,7 +143,10 @@ def _newton(
 
 
 def _start(g: Array, p: Array, odds: Array, k: float) -> Array:
-    """An initial beta, from the divergence Var g/(2 eta^2) at a large price; odds: see `_root`."""
+    """An initial beta: at a large price the divergence is about Var g/(2 eta^2), set equal to `odds` here.
+
+    `odds` is budget/(1 - budget/max_cost), which is about the budget where the price is large.
+    """
     xp = array_namespace(g)
     spread = -xp.min(g, axis=-1)
     size = xp.where(spread > 0, spread, xp.ones_like(spread))  # avoids squares that overflow
@@ -153,7 +162,8 @@ def _start(g: Array, p: Array, odds: Array, k: float) -> Array:
 def _curve_point(x: Array, shift: Array, g: Array, p: Array, k: float) -> _Point:
     """The point of the curve at beta = x - shift; `slope` is the derivative in log x.
 
-    The logs of the ratios gamma/p are computed, because these are accurate for ratios near 1.
+    The logs of the ratios gamma/p are computed, because they are accurate for ratios near 1: log_w before
+    normalization, and t after it.
     """
     xp = array_namespace(g)
     a, zero = k - 1, xp.zeros_like(g)
@@ -185,7 +195,7 @@ def _curve_point(x: Array, shift: Array, g: Array, p: Array, k: float) -> _Point
 
 
 def phi_of_exp(t: Array, k: float) -> Array:
-    """phi(exp(t)) for the order k; for small t, the series sum_n t^n/n! (1 + k + ... + k^(n-2))."""
+    """phi(exp(t)) for the order k; for small t, the sum over n >= 2 of t^n/n! (1 + k + ... + k^(n-2))."""
     xp = array_namespace(t)
     small = xp.abs(t) * max(1.0, abs(k)) < _SMALL
     near = xp.where(small, t, xp.zeros_like(t))

@@ -1,9 +1,12 @@
 """Exact solvers of the inner problem, one for each family of divergences.
 
-All computations are in double precision, with shifted losses g = f - max f <= 0 and the centred divergence,
-for which phi >= 0. Each method takes f, g, p (..., m) and eta (..., 1), and returns the density ratios
-x = gamma/p (..., m) and drop = max f - mu (...), so that x_i = phi*'((drop + g_i)/eta). This form avoids
+All computations are in double precision. They use the shifted losses g = f - max f <= 0, where the maximum is
+over losses of positive probability, and the centred divergence, for which phi >= 0. Each method takes f, g,
+p (..., m) and eta (..., 1). It returns the density ratios x = gamma/p (..., m), and drop = max f - mu (...),
+where mu is the multiplier of the centred problem, so that x_i = phi*'((drop + g_i)/eta). This form avoids
 cancellation for every eta, every offset of the losses and every distance to a pole of phi*.
+
+Below, E is the expectation under p: E x = sum_i p_i x_i.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ _MAX_STEPS = 200  # more than any method needs; the limit ends loops if values a
 
 @kernel
 def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = False) -> Solution:
-    """Maximise sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i) over the simplex.
+    """Maximise sum_i gamma_i f_i - eta sum_i p_i phi(gamma_i/p_i) over gamma in the simplex.
 
     f has shape (..., m) and eta (...); p broadcasts to f, or is None for the uniform distribution. Types,
     shapes and eta must be valid; a p that is not a distribution raises an error. A loss that is not finite
@@ -52,14 +55,14 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = Fa
         slack = 0.0 if 0 < c.curvature1 < xp.inf else tolerance(f)
         normalize = (xp.abs(mass - 1) > slack) & ~all_ones[..., None]
         weights = xp.where(normalize, weights / mass, weights)
-        if c.family == "indicator":  # mu is the quantile, exactly: a smaller mu would increase the dual
+        if c.family == "indicator":  # mu is exactly the quantile: a smaller mu would increase the gap
             mu = xp.max(xp.where((g <= -drop[..., None]) & (p > 0), f, xp.full_like(f, -xp.inf)), axis=-1)
         else:
             mu = _round_mu(top, drop, eta, d, f.dtype)
         primal = primal_shifted(g, weights, eta, p, c)
         gap = dual_shifted(f, top, mu, eta, p, d) - primal
         value = top + primal
-        if distribution is not None:  # check also the losses of probability zero
+        if distribution is not None:  # losses of probability zero must be finite too
             value = xp.where(xp.all(xp.isfinite(f), axis=-1), value, xp.full_like(value, xp.nan))
         if c.family != "indicator":
             mu = _round_mu(top, drop, eta, d, dtype)
@@ -86,7 +89,7 @@ def solve_by_length(
     setting: Array,
     p: Array | None,
 ) -> Solution:
-    """`solve_ragged` with one call of `solver` per length; `setting` (rows,) is eta or the budget."""
+    """Solve the rows of a flat f with one call of `solver` per length; `setting` (rows,): eta or budget."""
     xp = array_namespace(f)
     starts = offsets[:-1]
     lengths = offsets[1:] - starts
@@ -102,7 +105,7 @@ def solve_by_length(
     row_order, entry_order = xp.argsort(xp.concat(rows)), xp.argsort(xp.concat(entries))
 
     def merge(fields: tuple[Array, ...]) -> Array:
-        """One field of all solutions, in the order of the rows or of the entries."""
+        """Join one field of all solutions: (rows,) in the order of the rows, or flat in the order of f."""
         if fields[0].ndim == 1:
             return xp.take(xp.concat(list(fields)), row_order)
         return xp.take(xp.concat([xp.reshape(x, (-1,)) for x in fields]), entry_order)
@@ -111,7 +114,11 @@ def solve_by_length(
 
 
 def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
-    """Raise unless the field `x` of a solution is finite; blame the losses first if they are not finite."""
+    """Raise unless the field `x` of a solution is finite.
+
+    If the losses are not finite, the error is about them. Otherwise it is `message`, whose placeholder {}
+    becomes the dtype; the default message is about losses / eta.
+    """
     xp = array_namespace(x)
     if not holds(xp.isfinite(x)):
         check_finite("losses", losses)
@@ -123,7 +130,7 @@ def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = ""
 def _round_mu(top: Array, drop: Array, eta: Array, d: Divergence, dtype: Any) -> Array:
     """mu = max f - drop - eta slope1 in `dtype`, rounded up where rounding down would spoil the dual value.
 
-    The dual value would be infinite if phi* is infinite above the recession slope, and huge if eta is below
+    Below the exact mu, the dual value is infinite if the recession slope is finite, and huge if eta is below
     the rounding error of mu. Elsewhere mu is rounded to nearest, which gives a smaller gap.
     """
     xp = array_namespace(top)
@@ -144,7 +151,7 @@ def shifted(f: Array, p: Array) -> tuple[Array, Array]:
 
 
 def primal_shifted(g: Array, weights: Array, eta: Array, p: Array, c: Divergence) -> Array:
-    """sum gamma_i g_i - eta sum p_i phi(gamma_i/p_i), for a centred phi."""
+    """sum_i gamma_i g_i - eta sum_i p_i phi(gamma_i/p_i), for gamma = `weights` and a centred phi."""
     xp = array_namespace(g)
     charged = p > 0
     x = xp.where(charged, weights / xp.where(charged, p, xp.ones_like(p)), xp.ones_like(p))
@@ -153,7 +160,7 @@ def primal_shifted(g: Array, weights: Array, eta: Array, p: Array, c: Divergence
 
 
 def dual_shifted(f: Array, top: Array, mu: Array, eta: Array, p: Array, d: Divergence) -> Array:
-    """mu + eta sum p_i phi*((f_i - mu)/eta) - max f, computed with the centred phi; `top` is max f."""
+    """mu + eta sum_i p_i phi*((f_i - mu)/eta) - max f, computed with the centred phi; `top` is max f."""
     xp = array_namespace(f)
     c = centred(d)
     # mu + eta slope1, the multiplier of the centred problem, is high + low exactly.
@@ -177,12 +184,13 @@ def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple
     """Example 3, centred: x = (1 + (g - c)/eta)_+ with E x = 1, by Newton on the active set.
 
     E x - 1 is convex and piecewise linear in c, so Newton's method from the left is exact after finitely many
-    steps. c is stored as w = c - lowest, its distance from the smallest loss with weight.
+    steps. c is stored as w = c - lowest, where `lowest` is the smallest g with positive weight.
     """
     xp = array_namespace(g)
     zero = xp.zeros_like(g)
     at_top = total(xp.where(g == 0, p, zero), keepdims=True)
-    # c if all losses have weight, and if only the largest have; both are left of the root.
+    # c_all is the root if all losses have positive weight, c_top if only the largest have. In general, both
+    # are at most the root.
     c_all, c_top = total(p * g, keepdims=True), eta * (1 - 1 / at_top)
     c = xp.where(c_all > c_top, c_all, c_top)
     lowest = xp.min(xp.where(g > c - eta, g, zero), axis=-1, keepdims=True)
@@ -205,6 +213,7 @@ def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple
 
 
 def _cressie_read(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
+    """Choose the method for the order k = d.parameter."""
     assert d.parameter is not None
     if d.parameter == 2:
         return _quadratic(f, g, eta, p, d)
@@ -214,9 +223,9 @@ def _cressie_read(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tu
 def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
     """Cressie-Read, k < 1 or k > 2: x_i^(k-1) = v^(k-1) + (k-1)(f_i - f_j)/eta, where v = x_j.
 
-    f_j is the largest loss for k < 1, and the smallest loss with weight for k > 2: both terms are then
-    positive and do not cancel. E x is concave in v for k < 1 and convex for k > 2, so that Newton's method
-    converges monotonically.
+    f_j is the largest loss for k < 1, and the smallest loss with positive weight for k > 2: both terms are
+    then nonnegative and do not cancel. E x is concave in v for k < 1 and convex for k > 2, so that Newton's
+    method converges monotonically.
     """
     assert d.parameter is not None
     a = d.parameter - 1
@@ -228,21 +237,21 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
         u = (f - _lowest_active(f, eta, p, a)) / eta
         v = mass / total(xp.where(u >= 0, p, xp.zeros_like(p)), keepdims=True)
     idle = (a * u < 0) | (p == 0)
-    log_c = xp.log(xp.where(idle, xp.zeros_like(u), a * u))
+    log_au = xp.log(xp.where(idle, xp.zeros_like(u), a * u))
 
     def log_ratio(v: Array) -> Array:
-        return xp.where(idle, -xp.inf, xp.logaddexp(a * xp.log(v) + 0 * u, log_c) / a)
+        return xp.where(idle, -xp.inf, xp.logaddexp(a * xp.log(v) + 0 * u, log_au) / a)
 
     tol = tolerance(g)
 
     def step(v: Array) -> tuple[tuple[Array], Array]:
         log_x = log_ratio(v)
         mean = total(p * xp.exp(log_x), keepdims=True)
-        steep = xp.where(u == 0, xp.zeros_like(u), (1 - a) * (log_x - xp.log(v)))
-        slope = total(xp.where(idle, xp.zeros_like(u), p * xp.exp(steep)), keepdims=True)
+        log_slope = xp.where(u == 0, xp.zeros_like(u), (1 - a) * (log_x - xp.log(v)))  # log of dx/dv
+        slope = total(xp.where(idle, xp.zeros_like(u), p * xp.exp(log_slope)), keepdims=True)
         new = v + (mass - mean) / slope
         new = xp.where(new < 0, xp.zeros_like(new), new)
-        # Stop when E x - 1 or the step is at rounding level: where E x is flat in v, steps stay larger.
+        # Stop when E x - 1 or the step is at rounding level. Where E x is flat in v, only E x - 1 gets there.
         met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - v) > tol * v)  # `~(a > b)` is true for NaN
         return (new,), met
 
@@ -252,7 +261,10 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
 
 
 def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
-    """The smallest loss with weight, or smallest f_j with E (a (f - f_j)/eta)_+^(1/a) < 1, by bisection."""
+    """The smallest loss with positive weight, by bisection over the ranks; a = k - 1.
+
+    This is the smallest f_j with E (a (f - f_j)/eta)_+^(1/a) < 1.
+    """
     xp = array_namespace(f)
     ranked = xp.flip(xp.sort(xp.where(p > 0, f, xp.min(f, axis=-1, keepdims=True)), axis=-1), axis=-1)
     low = xp.zeros(ranked[..., :1].shape, dtype=xp.int64, device=device(f))  # the rank of the largest loss
@@ -267,9 +279,10 @@ def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
 
 
 def _power_1_to_2(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Cressie-Read, 1 < k < 2: x_i = X (1 + (k-1) u_i X^(1-k))_+^(1/(k-1)), X the ratio at the largest loss.
+    """Cressie-Read, 1 < k < 2: x_i = X (1 + (k-1) u_i X^(1-k))_+^(1/(k-1)).
 
-    E x is convex in X: Newton's method overshoots once, and then decreases to the root.
+    u is g/eta, and X is the density ratio at the largest loss. E x is convex in X: Newton's method overshoots
+    once, and then decreases to the root.
     """
     assert d.parameter is not None
     a = d.parameter - 1
@@ -278,6 +291,7 @@ def _power_1_to_2(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tu
     highest = 1 / total(xp.where(g == 0, p, xp.zeros_like(p)), keepdims=True)
 
     def ratio(X: Array) -> tuple[Array, Array]:
+        """(x, dx/dX)."""
         z = a * u * X**-a
         active = z > -1
         power = xp.exp(xp.log1p(xp.where(active, z, xp.zeros_like(z))) / a)
@@ -298,8 +312,8 @@ def _power_1_to_2(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tu
 
     X, _ = iterate(step, (xp.ones_like(highest), xp.ones_like(highest)), _MAX_STEPS)
     x, _ = ratio(X)
-    # One more Newton step changes x itself, with phi*'' = x^(2-k): if the largest loss has very little mass,
-    # E x is not 1 up to rounding at any floating-point X.
+    # If the largest loss has very little mass, no floating-point X makes E x equal to 1 up to rounding. So
+    # one more Newton step changes x itself, with the slope phi*'' = x^(2-k).
     slope = x ** (1 - a)
     x = x + slope * ((mass - total(p * x, keepdims=True)) / total(p * slope, keepdims=True))
     return xp.where(x > 0, x, xp.zeros_like(x)), (eta * (xp.expm1(a * xp.log(X)) / a))[..., 0]
@@ -308,8 +322,8 @@ def _power_1_to_2(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tu
 def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     """Example 1, corrected: x = 1/alpha above the quantile q, and the rest of the mass on losses g = q.
 
-    For the uniform distribution (p None), masses are counts of losses, compared with alpha m = full + rest:
-    two floating-point numbers, so that no digit is lost for large m.
+    For the uniform distribution (p is None), masses are counts of losses, and are compared with alpha m. This
+    number is stored as full + rest, two floating-point numbers, so that no digit is lost for large m.
     """
     assert d.parameter is not None
     xp = array_namespace(g)
@@ -322,7 +336,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     order = xp.argsort(-g, axis=-1, stable=True)
     ranked = xp.take_along_axis(g, order, axis=-1)
     mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
-    # The quantile is the first loss in decreasing order at which the mass reaches alpha, if any, or the last.
+    # In decreasing order, the quantile is the first loss where the mass reaches alpha, or the last loss.
     least, slack = xp.min(g, axis=-1, keepdims=True), full * tolerance(g)
     q = xp.max(xp.where(mass >= full - slack, ranked, least), axis=-1, keepdims=True)
     zero = xp.zeros_like(g)
@@ -338,7 +352,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
         lower = xp.max(xp.where(g < q, g, least), axis=-1, keepdims=True)
         return (xp.where(up, higher, xp.where(down, lower, q)),), ~(up | down)
 
-    (q,) = iterate(step, (q,), _MAX_STEPS)  # rounding of the cumulative sum may be a few losses off
+    (q,) = iterate(step, (q,), _MAX_STEPS)  # rounding of the cumulative sum may put q a few losses off
     above, tied = masses(q)
     share = xp.clip(((full - above) + rest) / tied, 0.0, 1.0)
     x = xp.where(g > q, xp.ones_like(g), xp.where(g == q, share, zero)) / d.parameter
@@ -346,7 +360,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
 
 
 def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Examples 4 and 5, corrected: x = 1 above max f - width; mass below moves to the largest losses."""
+    """Examples 4 and 5, corrected: x = 1 if f > max f - width; the rest moves to the largest losses."""
     xp = array_namespace(g)
     width = eta * (1 - d.slope0)  # 2 eta for the absolute value, eta for the hinge
     zero = xp.zeros_like(g)
@@ -363,8 +377,8 @@ def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Ar
 def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
     """Solve E phi*'(s + u) = 1 for s, with u = g/eta, by a safeguarded Newton's method; for any divergence.
 
-    If E phi*' jumps across 1 (phi* has a kink), the densities on both sides of the jump are mixed. If it is
-    below 1 up to the recession slope, the missing mass goes to the largest losses.
+    If E phi*' jumps across 1 (phi* has a kink), the densities on both sides of the jump are mixed. If E phi*'
+    stays below 1 up to the recession slope, the missing mass goes to the largest losses.
     """
     xp = array_namespace(g)
     u = g / eta

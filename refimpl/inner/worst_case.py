@@ -1,9 +1,10 @@
 """The inner problem: the worst-case distribution on m points, with a certificate of optimality.
 
-    R(f) = max over gamma in the simplex of  sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i)
-         = min over mu of  mu + eta sum p_i phi*((f_i - mu)/eta)
+    R(f) = max over gamma in the simplex of  sum_i gamma_i f_i - eta sum_i p_i phi(gamma_i/p_i)
+         = min over mu of  mu + eta sum_i p_i phi*((f_i - mu)/eta)
 
-This is Eq. (expression:R) of the paper's Section 3, with a reference distribution p in place of 1/m.
+f are the losses, eta is the price of the divergence phi, and phi* is the conjugate of phi. This is
+Eq. (expression:R) of the paper's Section 3, with a reference distribution p in place of 1/m.
 """
 
 from __future__ import annotations
@@ -64,15 +65,16 @@ class WorstCase:
     """The solution of an inner problem, batched over leading axes.
 
     - `value` (...): the optimal value.
-    - `mu` (...): the multiplier of the constraint sum gamma = 1.
+    - `mu` (...): the multiplier of the constraint sum_i gamma_i = 1.
     - `weights` (..., m): gamma, the worst-case probabilities.
     - `gap` (...): the duality gap, an upper minus a lower bound on the optimal value. It is of the size of
       rounding errors in the dtype of the losses, and rounding may make it negative.
     - `eta` (...): the given price. With a budget, the multiplier of the budget constraint, which is the
       derivative of the value in the budget: 0 if the budget does not bind, inf at budget 0 for smooth phi.
 
-    With a price, the bounds are `dual_value` at `mu` and `primal_value` at `weights`. With a budget, they are
-    eta * budget + `dual_value`, and the expected loss under `weights`. refimpl/INNER.md states the accuracy.
+    With a price, the two bounds are `dual_value` at `mu` and `primal_value` at `weights`. With a budget, they
+    are eta * budget plus `dual_value` at `mu` and `eta`, and the expected loss under `weights`.
+    refimpl/INNER.md states the accuracy.
     """
 
     value: Array
@@ -109,8 +111,8 @@ def worst_case(
       losses[offsets[r] : offsets[r + 1]].
     - `check`: False skips the check that losses and results are finite.
 
-    Returns a `WorstCase`, exact up to rounding, as its `gap` certifies. With torch, all fields except the gap
-    are differentiable; for other libraries see `worst_case_jvp`. refimpl/INNER.md covers edge cases.
+    Returns a `WorstCase`, exact up to rounding, as its `gap` certifies. With torch and JAX, all fields except
+    the gap are differentiable; for other libraries see `worst_case_jvp`. refimpl/INNER.md covers edge cases.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 
@@ -171,12 +173,12 @@ class _Problem:
 
     @staticmethod
     def to_text(divergence: Divergence, check: bool) -> str | None:
-        """The family and parameter of a divergence of the library, and `check`; None for others."""
+        """Encode a divergence of the library, and `check`, as text; None for a user's divergence."""
         return None if divergence.family is None else f"{divergence.family} {divergence.parameter} {check}"
 
     @classmethod
     def from_text(cls, text: str) -> _Problem:
-        """The problem with this `to_text`."""
+        """The problem whose divergence and `check` were encoded by `to_text`."""
         family, parameter, check = text.split()
         make = {"indicator": indicator, "cressie_read": cressie_read}.get(family)
         return cls(DIVERGENCES[family] if make is None else make(float(parameter)), check == "True")
@@ -190,6 +192,7 @@ class _Problem:
         raise NotImplementedError
 
     def validate(self, losses: Array, setting: float | Array, p: Array | None) -> None:
+        """Raise unless the types and shapes are valid."""
         check_losses(losses)
         self.check_setting(setting, losses)
         if p is not None:
@@ -198,8 +201,11 @@ class _Problem:
     def solve(
         self, losses: Array, setting: float | Array, p: Array | None, *, validated: bool = True
     ) -> Solution:
-        """Solve; unless `validated`, check types and shapes, and append the price to the solution."""
-        # The functions of a user's divergence expect arrays of the library of the losses.
+        """Solve. Unless `validated`, check types and shapes first, and return all fields of `WorstCase`.
+
+        If `validated`, a problem with a price returns its solution without the field eta.
+        """
+        # No conversion for a user's divergence: its functions expect arrays of the library of the losses.
         (f, setting, p), back = kernel_memory(losses, setting, p, convert=self.has_kernel)
         if validated:
             self.check_range(setting)
@@ -211,6 +217,10 @@ class _Problem:
         return back((*self.maximise(f, setting, p), setting)[:5])
 
     def jvp(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]) -> Any:
+        """The tangents of the solution, for `tangents` of the inputs (losses, setting, p).
+
+        `outputs` is the solution without value and gap: (mu, weights), and eta where there is a budget.
+        """
         return self.solved(self.divergence, *inputs, *outputs).jvp(*tangents)
 
     def vjp(
@@ -220,6 +230,7 @@ class _Problem:
         factors: tuple[Array, ...],
         wanted: list[bool],
     ) -> Any:
+        """The gradients in the inputs, each if `wanted`, for the cotangents `factors` of the solution."""
         return self.solved(self.divergence, *inputs, *outputs).vjp(*factors, wanted)
 
 
@@ -274,6 +285,7 @@ def _broadcast_eta(eta: float | Array, value: Array) -> Array:
 def _solve_ragged(
     problem: _Problem, losses: Array, offsets: Array, setting: float | Array, p: Array | None
 ) -> Solution:
+    """Validate the arguments of `worst_case` with offsets, and solve; returns all fields of `WorstCase`."""
     check_array("losses", losses)
     if losses.ndim != 1 or losses.shape[0] == 0:
         raise ValueError(

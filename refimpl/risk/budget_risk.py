@@ -38,7 +38,7 @@ def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
 
 
 def _solve(f: Array, budget: float | Array, c: Divergence) -> tuple[Array, Array, Array]:
-    """(value, eta, gap): arrays (1,) for a common budget, (N,) for one budget per data point."""
+    """(value, eta, gap): arrays (1,) for a common budget (a float), (N,) for an array of budgets (N,)."""
     xp = array_namespace(f)
     if isinstance(budget, float):
         problem = f[None, ...]  # one problem, whose rows are the data points

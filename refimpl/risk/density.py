@@ -68,8 +68,8 @@ def worst_case_density(
     - The other arguments are as in `robust_risk`.
 
     Returns a `Density`. If phi has a finite recession slope (absolute value, hinge, Cressie-Read with k < 1),
-    part of the mass may be an atom at the maximizer of f, which Examples 4 and 5 omit (claim E4c). For the
-    indicator, points whose loss is exactly the quantile share the remaining mass (claim E1).
+    part of the mass may be an atom at the maximizer of f; Examples 4 and 5 omit this atom (claim E4c). For
+    the indicator, points whose loss is exactly the quantile share the remaining mass (claim E1).
 
     Reference: Theorem 1 (II), Eq. (condition:zeta:mu).
 
@@ -119,7 +119,10 @@ def worst_case_density(
 
 
 class _Solved(NamedTuple):
-    """Solutions for rows of losses f (g, n): zeta (g, n) excludes the atom, whose mass is `mass` (g,)."""
+    """Solutions for the losses f (g, n) of g data points; eta, mu and `mass` have shape (g,).
+
+    zeta (g, n) is the density of the worst case relative to the reference, without the atom of mass `mass`.
+    """
 
     f: Array
     eta: Array
@@ -142,7 +145,7 @@ def _solve(f: Array, eta: Array, c: Divergence) -> _Solved:
         top = xp.max(f, axis=-1, keepdims=True)
         with ignore_float_warnings():
             edge = c.dconj(c.recession + (f - top) / eta[:, None])  # the density at the smallest possible mu
-        finite = xp.isfinite(edge)  # infinite at the largest loss if that is a pole
+        finite = xp.isfinite(edge)  # edge is infinite at the largest loss if phi*' has a pole there
         edge = xp.where(finite, edge, xp.zeros_like(edge))
         remaining = 1 - xp.mean(edge, axis=-1)
         edge = xp.where(finite, edge, xp.max(edge, axis=-1, keepdims=True))
@@ -174,7 +177,7 @@ def _zeta_at(
     if c.recession < xp.inf:
         largest = xp.max(solved.zeta)
         zeta = xp.where(zeta < largest, zeta, largest)
-    # A point with the same loss as a sampled point takes its zeta, which phi*' does not give at a jump.
+    # At a jump of phi*', zeta is ambiguous: a point tied with a sampled point takes the zeta of that point.
     order = xp.argsort(solved.f, stable=True)
     ranked, ratios = xp.take(solved.f, order), xp.take(solved.zeta, order)
     first, last = xp.searchsorted(ranked, f, side="left"), xp.searchsorted(ranked, f, side="right")
@@ -268,7 +271,10 @@ def worst_case_sample(
 
 
 def _pick(points: Array, weights: Array, u: Array) -> Array:
-    """Pick one of n points (g, n) + event per row, with probabilities weights (g, n), by uniform u (g,)."""
+    """Pick a point from each row of points (g, n) + event, with probabilities `weights` (g, n).
+
+    u (g,) are uniform random numbers.
+    """
     xp = array_namespace(points)
     g, n = weights.shape
     cumulative = xp.cumulative_sum(xp.astype(weights, xp.float64, copy=False), axis=-1)

@@ -12,7 +12,7 @@ from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import concat
 
-_HEAVY = 0.05  # if the largest weight of a point is above this on average, stderr is unreliable
+_HEAVY = 0.05  # if the largest weight of a data point exceeds this on average, stderr is unreliable
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Estimate:
       mean difference of `values` from a coarser rule, which can miss a peak between the nodes.
     - `population_stderr` (): the standard error over draws and data, if the data points are an independent
       sample; infinite for a single data point.
-    - `lower_bound`: True if `value` is too low by an unknown amount, and `bias` and `stderr` are unreliable,
-      because single points carry more than a twentieth of the worst-case distribution. This happens for small
-      eta, for a phi that moves mass to the maximum, and for few samples. Always True with self-normalized
-      weights, where `value` may also be too high.
+    - `lower_bound`: True if `value` is too low by an unknown amount, and `bias` and `stderr` are unreliable.
+      The reason is that single points carry, on average over the data points, more than a twentieth of the
+      worst-case distribution: eta is small, phi moves mass to the maximum, or the samples are few. Always
+      True with self-normalized weights, where `value` may also be too high.
     - `per_point`: the statistics that `merge` needs; None for estimates that cannot be merged.
     - `eta` (N,): the price of the divergence at each data point; with a budget, the multiplier.
-    - `gap` (N,): the duality gap of each of `values`, which bounds its error as a solution of the sampled
-      problem.
+    - `gap` (N,): the duality gap of each inner problem, which bounds the error of its entry of `values` as
+      the value on the sampled points.
 
     >>> import numpy as np
     >>> from phiball import Ball, robust_risk

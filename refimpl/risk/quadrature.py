@@ -48,8 +48,8 @@ class QuadratureRule:
 
     - `points`, batch + (K,) + event: the nodes.
     - `weights` (K,): positive, with sum one.
-    - `coarse` (K,): the weights of a coarser rule, on all_values second node in each direction, and 0
-      elsewhere. The difference between the two results estimates the error.
+    - `coarse` (K,): the weights of a coarser rule, on every second node in each direction, and 0
+      elsewhere. The difference between the results of the two rules estimates the error.
     """
 
     points: Array
@@ -64,8 +64,8 @@ def quadrature_rule(ball: Ball, x: Array, *, panels: int = 1, event_ndim: int = 
     Arguments:
     - `ball`: a `Ball` of any norm. With `clip`, nodes outside the box are clipped to it, like samples.
     - `x`, batch + event: points of one or two coordinates; the last `event_ndim` axes are one point.
-    - `panels`: the number of panels on a line; in the plane, on a radius and on each eighth of the circle.
-      There are 16 panels + 1 nodes on a line, and 2048 panels^2 in the plane.
+    - `panels`: the number P of panels on a line; in the plane, on a radius and on each eighth of the circle.
+      There are 16 P + 1 nodes on a line, and 2048 P^2 nodes in the plane.
 
     Returns a `QuadratureRule`: the mean of f over the ball is about the sum of weights * f(points). It is the
     Clenshaw-Curtis rule with 17 nodes per panel, in polar coordinates in the plane. One panel gives about 12
@@ -122,7 +122,7 @@ def _clenshaw_curtis(m: int) -> list[tuple[float, float]]:
 
 
 def _composite(panels: int, m: int) -> Rule:
-    """The rule on [0, 1] with m intervals in each panel."""
+    """The rule on [0, 1] with m intervals in each panel, in increasing order of the nodes."""
     fine, coarse = _clenshaw_curtis(m), _clenshaw_curtis(m // 2)
     rule: Rule = []
     for panel in range(panels):
@@ -180,7 +180,7 @@ def integrate(
     panels: int,
     chunk: int,
 ) -> Estimate:
-    """Compute the robust risk by quadrature, with the nodes of `chunk` points or one data point in memory."""
+    """Compute the robust risk by quadrature, for about `chunk` nodes (at least one data point) at a time."""
     xp = array_namespace(x)
     if not isinstance(reference, Ball):
         raise TypeError(f"reference is {reference!r}; expected a Ball for quadrature")

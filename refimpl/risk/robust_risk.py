@@ -68,16 +68,17 @@ def robust_risk(
     - `divergence`: phi or its name, such as "kl" or "chi2".
     - `budget`: r, a nonnegative bound on the mean divergence, or an array (N,) with one bound per data point.
       All N * n_samples losses are then in memory.
-    - `n_samples`: the number of points sampled_pieces around each data point, at least 2.
+    - `n_samples`: the number of points sampled around each data point, at least 2.
     - `method`: `Uniform()` draws from the reference distribution; `Tilted()` draws points with larger losses
       more often, and reweights them; "quadrature" or `phiball.risk.Quadrature()` integrates in one or two
       dimensions. With antithetic or quasi-random points, `stderr` is too large.
     - `rng`: a seed, a NumPy or torch generator, an `Rng`, or None for fresh entropy.
     - `chunk`: the largest number of points per call of the loss. It does not change the draws.
 
-    Returns an `Estimate` without a graph. The problem on the n sampled points is solved exactly. Its value is
-    too low by at most G/(n+1) on average, if f has a G-Lipschitz inverse distribution function (claim D12).
-    `bias` is the value on n points minus the mean of the values on the two halves. By duality, the risk
+    Returns an `Estimate` without a graph. The problem on the n sampled points of a data point is solved
+    exactly. Its value is too low by at most G/(n+1) on average, if the inverse distribution function of f is
+    G-Lipschitz (claim D12). `bias` is the value on n points minus the mean of the values on the two halves of
+    the points. By duality, the risk
     within a budget is the minimum over eta > 0 of eta r + R_eta, where R_eta is the risk at the price eta.
 
     Reference: Eq. (dual:WDRO:phi:reg), Theorem 1 and the remark on Bayesian DRO of Section 2.
@@ -163,7 +164,7 @@ def _sample_rows(
     else:
         method = half_gradient_to_single(method, x)
         x, full_loss = half_to_single(x, loss)
-    pending_eta: list[Array] = []  # of the data points that are sampled_pieces but not evaluated yet
+    pending_eta: list[Array] = []  # of the data points that are sampled but not evaluated yet
 
     def sampled_pieces() -> Iterator[tuple[Array, ...]]:
         for block in blocks(x, reference, n, chunk, loss=loss, evaluate=not isinstance(method, Uniform)):
@@ -184,7 +185,7 @@ def _sample_rows(
 
 
 def _draw(prepared: PreparedProposal, rng: Rng, index: Array, m: int) -> tuple[Array, Array]:
-    """Draw m points for each data point, with log weights, which are zeros if the proposal returns None."""
+    """Draw m points (k, m) + event for the k data points `index`, with log weights (k, m); zeros for None."""
     points, log_w = prepared.draw(index, m, rng)
     xp = array_namespace(points)
     zeros = xp.zeros(points.shape[:2], dtype=points.dtype, device=device(points))

@@ -83,10 +83,10 @@ def blocks(
     data points. Batches must be pairs (x, y) if the loss is a `pointwise_loss` without labels, and arrays
     otherwise.
 
-    The draws and the calls of the loss are the same as for one array, for any batch size, because a block of
+    For any batch size, the draws and the calls of the loss are the same as for one array, because a block of
     a stream consists of whole tiles. A tile is TILE // n data points (at least one), whose points are drawn
-    at once. A block has about `chunk` data points, but if `evaluate`, it consists of whole chunks as well:
-    its size is the least common multiple of a tile and `chunk`.
+    at once. A block has about `chunk` data points. If `evaluate`, it also consists of whole chunks: its size
+    is the least common multiple of a tile and `chunk`.
     """
     if not is_stream(x):
         x = valid_data(x)

@@ -1,6 +1,6 @@
 """Drawing the perturbed points of a batch, for data points of different levels.
 
-Points are drawn in blocks whose size depends on the batch alone. So the draws for a given seed do not depend
+Points are drawn in blocks whose size depends only on the batch. So the draws for a given seed do not depend
 on the number of points that the caller evaluates at a time.
 """
 
@@ -65,7 +65,7 @@ def draw_points(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) 
 
 
 def rechunk(blocks: Iterable[PerturbedPoints], chunk: int) -> Iterator[PerturbedPoints]:
-    """Regroup blocks into chunks of at most `chunk` points; a data point with more is a chunk of its own."""
+    """Regroup blocks into chunks of at most `chunk` points; a data point with more points is one chunk."""
     sized = (
         (part, len(group.members), 1 << group.level)
         for block in blocks
@@ -152,7 +152,7 @@ def concat_members(groups: list[LevelGroup]) -> Array:
 
 
 def repeat_host(values: list[Any] | Array, times: list[int] | Array) -> Array:
-    """Repeat values[k] times[k] times, as a NumPy array."""
+    """A NumPy array in which each values[k] occurs times[k] times, in order."""
     values = to_numpy(values)
     return array_namespace(values).repeat(values, to_numpy(times))
 

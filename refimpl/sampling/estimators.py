@@ -1,8 +1,8 @@
 """Gradient estimators of the regularized risk, as signed weights on perturbed points (Section 3.1).
 
-F^l(theta) is the risk with nu_z replaced by 2^l sampled points, Eq. (F:ell). By Danskin's theorem its
+F^l(theta) is the risk with nu_z replaced by 2^l sampled points z'_i, Eq. (F:ell). By Danskin's theorem its
 gradient is the mean over data points of sum_i gamma_i grad f(z'_i), with the worst-case weights gamma. So an
-estimator is given by the weights of the points of each data point:
+estimator is given by the weights of the sampled points of each data point:
 
     SG:       gamma on 2^L points                                               Eq. (SG:estimator)
     RT-MLMC:  (gamma - (gamma' + gamma'')/2) / P(l) on 2^l points, l random     Eq. (RTMLMC:estimator)
@@ -60,9 +60,9 @@ class RTMLMC:
     Arguments:
     - `level`: L, a whole number from 0 to 30.
     - `allocation`: "random" draws the level of each data point independently, as in the paper. "stratified"
-      draws the levels of a batch by systematic sampling. This does not change the distribution of the level
-      of a data point, nor the expectation; the cost of a batch varies half as much, and the number of data
-      points at level 0 by at most one.
+      draws the levels of a batch by systematic sampling. This changes neither the distribution of a data
+      point's level nor the expectation of the estimate. Between batches, the cost varies half as much, and
+      the number of data points at level 0 by at most one.
 
     It has the same expectation as SG at the same level, with (L+1)/(2 - 2^-L) perturbed points per data point
     on average: 4.02 instead of 128 for L = 7. (The paper says L/(2 - 2^-L).) It is noisy: even the estimate
@@ -97,7 +97,7 @@ class RTMLMC:
     def draw_level(self, rng: Any = None) -> Level:
         """Draw one level for all data points of a batch: an estimator of fixed shapes, for jax.jit.
 
-        It has the same expectation and a larger variance.
+        It has the same expectation as independent levels, and a larger variance.
 
         >>> RTMLMC(7).draw_level(rng=0)
         Level(level=0, weight=1.9921875)

@@ -24,8 +24,9 @@ class Uniform:
     - `antithetic`: True draws pairs z + b, z - b.
     - `qmc`: True draws scrambled Sobol points; see `Ball.sample` for both.
 
-    Both options reduce the variance of the estimate. They change F^L slightly, because the 2^L points of a
-    data point are then dependent, but not its limit F. RT-MLMC and SG still have the same expectation.
+    Both options reduce the variance of the estimate. Its expectation F^L, the risk with 2^L points per data
+    point, changes slightly, because these points are then dependent; the limit of F^L for large L does not
+    change. RT-MLMC and SG still have the same expectation.
 
     >>> import numpy as np
     >>> from phiball import SG, Ball, RegularizedLoss, Uniform
@@ -79,9 +80,9 @@ class Tilted:
     $$\mathbb{E}_\nu e^{f/\eta}
     = \mathbb{E}_\nu e^{g^\top b/\eta}\; \mathbb{E}_q e^{(f(z + b) - g^\top b)/\eta}$$
 
-    where the first factor is known exactly: for a linear $f$ the second is constant. As eta decreases, $q$
-    concentrates at the point of the fast gradient method; as eta grows, it becomes uniform. This is not in
-    the paper.
+    where the first factor is known exactly. For a linear $f$, the second expectation is over a constant, so
+    that one point is enough. As eta decreases, $q$ concentrates at the point of the fast gradient method; as
+    eta grows, it becomes uniform. This is not in the paper.
 
     Arguments:
     - `kappa`: None uses the given eta. A positive number, such as 1, replaces eta by radius |g|_* / (kappa d)
@@ -92,11 +93,11 @@ class Tilted:
     - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`; other
       divergences raise an error. True normalizes the importance weights of each data point's points, which
       works for every divergence but is biased.
-    - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x; None uses
-      torch or JAX.
+    - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x. None uses torch or
+      JAX.
 
-    refimpl/TRAINING.md compares costs and benefits. In training, the points and their weights w are
-    constants: the gradient is sum_i w_i grad f(z'_i).
+    refimpl/TRAINING.md compares costs and benefits. In training, the drawn points z'_i and their weights w_i
+    are constants: the gradient is sum_i w_i grad f(z'_i).
 
     >>> import numpy as np
     >>> from phiball import SG, Ball, RegularizedLoss, Tilted
@@ -206,7 +207,7 @@ def _tilt(reference: Distribution, g: Array, eta: float | Array) -> Array:
 
 
 def _method_name(reference: Distribution, x: Array, unchecked: str, checked: str) -> str:
-    """The name of the sampling method: `unchecked` for a Ball, after checking x once, `checked` otherwise."""
+    """The sampling method to call: `unchecked` for a Ball, after checking x here, `checked` otherwise."""
     if type(reference) is not Ball:
         return checked
     reference.check_centres(detach(x))
@@ -214,7 +215,7 @@ def _method_name(reference: Distribution, x: Array, unchecked: str, checked: str
 
 
 def _reference_of(reference: Distribution, rows: Array | None, event_ndim: int) -> Distribution:
-    """The reference distribution of the data points `rows`, whose feature_scale may differ."""
+    """The reference distribution of the data points `rows`, with their own feature_scale if it differs."""
     if rows is None or not isinstance(reference, Ball) or reference.feature_scale is None:
         return reference
     return reference.rows(rows, event_ndim=event_ndim)

@@ -90,7 +90,8 @@ def sample_tiles(
 ) -> Iterator[tuple[Array, ...]]:
     """Yield (points, i): n points around each x in order, at most TILE points at a time.
 
-    points has shape (k,) + event; i (k,) is the entry of `index` (N,) for the data point of each.
+    `points` has shape (k,) + event. i (k,) is the entry of `index` (N,) that belongs to the data point around
+    which the point was drawn.
     """
     xp = array_namespace(x)
 
@@ -108,10 +109,10 @@ def sample_tiles(
 def draw_tiles(
     x: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
 ) -> Iterator[tuple[Array, ...]]:
-    """Like `sample_tiles`, but draw the points with a function, and yield its further results.
+    """Yield (points, i, ...) like `sample_tiles`, with points from the function `draw`.
 
-    draw(positions, m) returns m points (k, m) + event around the k data points at `positions`, and optional
-    arrays (k, m) + rest, which are yielded after (points, i).
+    draw(positions, m) returns m points around each of the k data points at `positions`, as an array
+    (k, m) + event, and optional arrays (k, m) + rest. These are yielded after (points, i), as (k m,) + rest.
     """
     xp = array_namespace(x)
     all_positions = indices(x)
@@ -154,7 +155,7 @@ def evaluate_chunks(
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
     """Yield (x, i, f, ...) for pieces (x, i, ...), with f = loss(x, i), at most `chunk` points at a time.
 
-    The losses are detached, and in float32 for losses in half precision.
+    The losses are detached, and losses in half precision are converted to float32.
     """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
     for pending in regroup(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
@@ -165,7 +166,10 @@ def evaluate_chunks(
 
 
 def regroup_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
-    """Regroup tuples of arrays (k,) + rest, a stream of entries, into arrays (rows, n) + rest."""
+    """Regroup a stream of tuples of arrays (k,) + rest, with varying k, into arrays (rows, n) + rest.
+
+    The total number of entries must be a multiple of n.
+    """
     pending: list[tuple[Array, ...]] = []
     count = 0
     for piece in pieces:

@@ -32,8 +32,8 @@ def signed_weights(
     - `log_p` (..., 2^l): the logs of the reference weights, up to a constant; None for equal weights. They
       are normalized separately for all points and for each half.
 
-    Returns the value (...) and the weights (..., 2^l). The sum of the expected values of G^0, ..., G^L is
-    that of g^L, and the same holds for the gradients.
+    Returns the value (...) and the weights (..., 2^l). The expected values of G^0, ..., G^L add up to the
+    expected value of g^L, and the same holds for the gradients.
 
     Reference: Eq. (g:ell), (G:ell) and (expression:G) of Section 3, corrected at level 0.
 
@@ -71,7 +71,9 @@ def solve_draws(
 ) -> tuple[Array, Array]:
     """Solve the inner problem of each data point, from the losses (M,) of all perturbed points.
 
-    Returns the sum of the values, and the signed weights (M,), both times `share`.
+    Unless `self_normalised`, eta times the log weights of `draws` is added to the losses. Otherwise the
+    weights, normalized for each data point, are the reference distribution. Returns the sum of the values and
+    the signed weights (M,), both times `share` and the weights of the groups.
     """
     xp = array_namespace(losses)
     eta, log_w = draws.eta, draws.log_weights
@@ -124,9 +126,10 @@ def _solve_ragged(
 ) -> tuple[Array, Array]:
     """`solve_draws` for several levels, in one solve of the rows of all data points and their halves."""
     xp = array_namespace(losses)
+    # Each block is (number of rows, points per row, factor of the solutions).
     blocks = [(len(group.members), 1 << group.level, share * group.weight) for group in groups]
     if any(group.telescoping for group in groups):
-        # Rows that are not halved are repeated with factor 0.
+        # Append the halves of all rows. Rows that are not halved are repeated with factor 0.
         halved = [group.telescoping and group.level > 0 for group in groups]
         cuts = [1 + half for half in halved]
         blocks += [
@@ -162,7 +165,7 @@ def _eta_array(eta: float | Array, n: int, like: Array) -> Array:
 
 
 def _finite_sum(values: Array, losses: Array, divergence: Divergence) -> Array:
-    """The sum of the values; raise if it is not finite, as for losses that are not finite."""
+    """The sum of the values; raise if one of them is not finite."""
     total = array_namespace(values).sum(values)
     if not is_abstract(total) and not isfinite(float(detach(total))):
         check_finite_field(values, losses, divergence)

@@ -8,8 +8,8 @@ from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import check_finite
 
-# Tolerances relative to the largest loss. In another order, points are rounded differently: by one or two
-# percent for models in half precision.
+# Tolerances relative to the largest loss. In another order of the points, the losses are rounded differently:
+# by one or two percent for models in half precision.
 _REORDER_TOL, _REPEAT_TOL = 3e-2, 1e-3
 
 
@@ -20,8 +20,8 @@ def check_loss(loss: Loss, x: Array) -> None:
     - `loss`: a function loss(x, i). Switch its model to evaluation mode first.
     - `x` (N,) + event: at least two data points, with different labels.
 
-    The loss is evaluated at the points in two different orders, without a gradient. A loss that uses y[i]
-    returns the same losses, in the other order.
+    The loss is evaluated at the points in two different orders, without a gradient. If it uses y[i], each
+    point has the same loss in both orders.
 
     >>> import numpy as np
     >>> from phiball.training import check_loss

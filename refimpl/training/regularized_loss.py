@@ -3,7 +3,8 @@
     F(theta) = E_z R(theta; z),  R(theta; z) = inf over mu of  mu + eta E_nu_z[ phi*((f_theta - mu)/eta) ]
 
 A call evaluates the model once at the perturbed points of all data points, and solves the inner problem of
-each data point. One backward pass then gives the estimator sum_i w_i grad f(z'_i), with signed weights w.
+each data point. One backward pass then gives the estimator sum_i w_i grad f(z'_i), where z'_i are the
+perturbed points and w_i their signed weights.
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ class RegularizedLoss:
         grad_scale: float | Array,
         before_last_pass: Callable[[], None],
     ) -> Array:
-        """`backward` for a data point with more than `chunk` points: solve first, then differentiate."""
+        """`backward` for one data point with more than `chunk` points: solve first, then differentiate."""
         cuts = list(slices(len(draws), chunk))
 
         def evaluate_cut(cut: slice) -> Array:

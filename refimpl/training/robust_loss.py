@@ -19,9 +19,9 @@ from phiball.refimpl.training.regularized_loss import RegularizedLoss, as_loss
 from phiball.refimpl.types import Gradient, Proposal
 from phiball.refimpl.validation import valid_number
 
-# For each norm: the ratio of the ball's radius to the attack's, and kappa, the strength of the tilt. In l1
-# and l2 a point moves along the gradient by about the attack's radius (half the ball's); the rest is noise.
-# In linf a wider ball is worse on images. `phiball run settings` compares these settings with others.
+# For each norm: the ball's radius divided by the attack's radius, and kappa, the strength of the tilt. In l1
+# and l2 a point moves along the gradient by about the attack's radius, half of the ball's; the rest is noise.
+# In linf a ball wider than the attack is worse on images. `phiball run settings` compares other settings.
 SETTINGS = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), inf: (1.0, 10.0)}
 _FALLBACK_ETA = 1e6  # for data points with gradient 0, which cannot be tilted
 _STATE_VERSION = 2
@@ -112,7 +112,7 @@ class RobustLoss:
           move. For padded sequences of embeddings x (N, words, d), the mask has shape (N, words, 1).
         - `gradient`: a function gradient(x', i) that returns the gradients of the losses in x'; None uses
           torch or JAX.
-        - `rng`: random numbers for this call (inside jax.jit, a key of JAX); None uses those of this loss.
+        - `rng`: random numbers for this call (inside jax.jit, a JAX key); None uses the `rng` of this loss.
         """
         function = as_loss(model, x, y, loss)
         x, function, gradient = half_to_single(x, function, gradient)
@@ -157,7 +157,7 @@ class RobustLoss:
             f"Trains against {self.norm} attacks of radius {self.radius:g}.",
             f"- One perturbed point per data point, in the {self.norm} ball of radius {ball.radius:g}. {how} "
             "More points cost more and hardly help.",
-            "- eta, the weight of the divergence, is set for each data point: the radius of the ball times "
+            "- eta, the price of the divergence, is set for each data point: the radius of the ball times "
             "the size of the gradient in the dual norm, divided by "
             f"{'' if kappa == 1 else f'{kappa:g} times '}the number of coordinates that move. The tilt "
             "then depends neither on the units of the loss nor on the progress of training.",

@@ -247,7 +247,7 @@ def test_invalid_proposals_and_gradients_raise() -> None:
         (
             lambda: objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, X, rng=rng(0)),
             TypeError,
-            r"expected a function gradient\(x, i\), or arrays of torch",
+            r"expected a function gradient\(x, i\), or arrays of torch or JAX",
         ),
     ]
     for call_it, error, message in cases:
