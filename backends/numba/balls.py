@@ -112,9 +112,10 @@ def _as_rows(x: Array, shape: tuple[int, ...]) -> Any:
 
 @compiled(REORDER_SUMS)
 def _uniform_points(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
-    """Points b (rows, n, d) for norm 1 or 2: b_k is scaled by radius/(sum_j |b_kj|^norm + e)^(1/norm).
+    """Overwrite random numbers b (rows, n, d) with uniform points, for norm 1 or 2.
 
-    e is exponential for norm 1, and twice an exponential number for norm 2, computed from u (rows, n).
+    For norm 1, b is uniform, and first turned into Laplace numbers; for norm 2 it is normal. Point k is then
+    z + radius b_k/(sum_j |b_kj|^norm + e)^(1/norm). e is -log(1 - u_k) for norm 1, twice as much for norm 2.
     """
     n, d = b.shape[1:]
     factor, size = np.empty(n, b.dtype), np.empty(n)

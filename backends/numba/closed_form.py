@@ -58,7 +58,7 @@ def solve_entropic(
         if spread < 1e-290 and top > low:
             value[row] = np.nan  # range/eta underflows
             continue
-        c = 1.0 if spread < 1.0 else 0.0  # sum exp(u_i) - c: for a large eta, c = 1 is more accurate
+        c = 1.0 if spread < 1.0 else 0.0  # sums p_i (exp(u_i) - c); c = 1 is more accurate for a large eta
         total = 0.0
         for block in range(0, m, BLOCK):
             partial = 0.0
