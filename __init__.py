@@ -7,8 +7,8 @@ $$\min_\theta \mathbb{E}_z[R(\theta; z)], \qquad
 R(\theta; z) = \sup_{\gamma \ll \nu_z} \mathbb{E}_\gamma[f_\theta]
 - \eta\, \mathbb{E}_{\nu_z}\Big[\phi\Big(\frac{d\gamma}{d\nu_z}\Big)\Big]$$
 
-A large $\eta$ gives the average loss over the ball, a small one its supremum. The inner problem is solved
-exactly, and the solution has a certificate, the duality gap:
+For a large $\eta$, $R$ is close to the average loss on the ball; for a small $\eta$, to the largest loss. The
+inner problem is solved exactly, and the solution has a certificate, the duality gap:
 
 >>> import numpy as np
 >>> import phiball
@@ -26,13 +26,13 @@ exactly, and the solution has a certificate, the duality gap:
 | draw random numbers, select a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
 | check your own solver | `phiball.verification.verify_solver` |
 
-The names of `phiball.refimpl`, `rng`, `backend`, `set_backend`, `robustness_report` and its types can be
-imported from `phiball` itself. All other names are in namespaces, the folders of `phiball.refimpl`:
-`phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`,
-`.causal`, `.linear` and `.sklearn`. Everything is loaded on first use. The packages:
+The names of `phiball.refimpl` can be imported from `phiball` itself, and so can `rng`, `backend`,
+`set_backend`, `robustness_report` and its types. All other names are in namespaces, the folders of
+`phiball.refimpl`: `phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`,
+`.theory`, `.qlearning`, `.causal`, `.linear` and `.sklearn`. Everything is loaded on first use. The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
-- `phiball.backends`: arrays (NumPy, torch, CuPy), random numbers, compiled kernels;
+- `phiball.backends`: arrays (NumPy, torch, JAX, CuPy), random numbers, compiled kernels;
 - `phiball.verification`: the paper's statements as executable claims, and their report;
 - `phiball.experiments`: the paper's studies, the benchmarks and the command line.
 """
@@ -111,7 +111,7 @@ class _Namespaces:  # without the base classes of importlib.abc, which take long
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:
-            module.__spec__ = module.__spec__.loader_state[1]  # the import system has replaced it
+            module.__spec__ = module.__spec__.loader_state[1]  # restore it: the import system replaced it
 
 
 sys.meta_path.insert(0, _Namespaces())
@@ -123,7 +123,7 @@ if not TYPE_CHECKING:  # all names are loaded on first use, which keeps the impo
             value = import_module("importlib.metadata").version("phiball")
         elif name == "__all__":  # for "from phiball import *"
             value = [*_ELSEWHERE, *import_module("phiball.refimpl").__all__]
-        elif name.startswith("__"):  # inspect, copy and others ask for such names: load nothing for them
+        elif name.startswith("__"):  # load nothing for such names, which inspect, copy and others look up
             raise AttributeError(f"module 'phiball' has no attribute {name!r}")
         elif name in _PACKAGES or name in _NAMESPACES:
             value = import_module(f"phiball.{name}")

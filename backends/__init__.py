@@ -1,9 +1,9 @@
 """Array backends: selection, random numbers and compiled kernels.
 
-Select a backend with the environment variable PHIBALL_BACKEND (numpy, numba, torch or cupy; numba by
-default), with `set_backend`, or for a block with `with backend(name)`. Results are arrays of the arguments'
-library; the backend determines where new arrays are created and which compiled kernels run. The other names,
-for developers, are array operations that the Array API standard lacks.
+Select a backend with the environment variable PHIBALL_BACKEND (numba by default), with
+`set_backend`, or for a block with `with backend(name)`; `BACKENDS` lists the names. Results are arrays of the
+arguments' library; the backend determines where new arrays are created and which compiled kernels run. The
+other names of this package are for developers: array operations that the Array API standard lacks.
 """
 
 from phiball.backends.arrays import (

@@ -62,7 +62,7 @@ def array_namespace(*arrays: Array) -> Any:
 
     if type(arrays[0]) is getattr(loaded_torch(), "Tensor", None):
         _NAMESPACES[type(arrays[0])] = namespace
-    # NumPy arrays mixed with Python numbers reach this line: return the same module as for arrays alone.
+    # NumPy arrays mixed with Python numbers reach this line: as for arrays alone, return NumPy.
     return np if namespace.__name__ == "array_api_compat.numpy" else namespace
 
 
@@ -129,23 +129,24 @@ def is_jax(x: Array) -> bool:
 
 
 def is_abstract(x: Array) -> bool:
-    """Whether `x` is a tracer of JAX, an array without values: inside jax.jit, jax.grad or jax.vmap."""
+    """Whether `x` is a tracer: the stand-in for an array, without values, inside jax.jit, grad or vmap."""
     jax = _loaded("jax")
     return jax is not None and isinstance(x, jax.core.Tracer)
 
 
 def loaded_torch() -> Any:
-    """The module torch if it is imported completely, otherwise None: no tensor can exist yet."""
+    """The module torch; None if it is not completely imported, in which case no tensor exists yet."""
     return _loaded("torch")
 
 
 def _loaded(name: str) -> Any:
+    """The module with this name; None unless its import has finished."""
     module = sys.modules.get(name)
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 class _JaxNamespace:
-    """jax.numpy, where float64 and int64 are the widest dtypes that are enabled (see jax_enable_x64)."""
+    """jax.numpy, except that float64 and int64 mean float32 and int32 unless jax_enable_x64 is set."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(import_module("jax.numpy"), name)
@@ -221,8 +222,10 @@ def iterate(step: Callable[..., tuple[Any, Array]], state: tuple[Any, ...], max_
     """Repeat `state, done = step(*state)` until `done` holds everywhere, at most `max_iter` times.
 
     Arguments:
-    - `step`: a function of the state that returns the next state, of the same shapes, and an array of bool.
-    - `state`: a tuple of arrays, or of tuples of arrays; inside jax.jit this becomes a `lax.while_loop`.
+    - `step`: a function of the state that returns the next state, of equal shapes, and a bool array `done`.
+    - `state`: a tuple of arrays, or of tuples of arrays.
+
+    Inside jax.jit the loop becomes a `lax.while_loop`.
 
     >>> import numpy as np
     >>> iterate(lambda x: ((x / 2,), x < 1), (np.asarray([8.0, 2.0]),), 100)

@@ -28,15 +28,15 @@ def input_gradient(
     Arguments:
     - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), where loss j depends on x[j]
       alone. (Batch normalisation in training mode mixes the points: the result is the gradient of the sum.)
-    - `x` (k, ...): a floating-point tensor, which is not modified.
+    - `x` (k, ...): a floating-point array of torch or JAX, which is not modified.
     - `i` (k,): the index of the data point that each x[j] was sampled around, passed on to `loss`.
-    - `create_graph`: whether the gradients can be differentiated again.
+    - `create_graph`: whether torch can differentiate the gradients again (JAX always can).
 
-    Returns a tensor of the shape of `x`, after one forward and one backward pass, also under torch.no_grad()
+    Returns an array of the shape of `x`, after one forward and one backward pass, also under torch.no_grad()
     and torch.inference_mode(). The .grad of a model's parameters does not change.
 
-    Raises ValueError if the losses do not depend on x: with a gradient of zero, an attack would not move, and
-    any model would look robust. Raises TypeError unless x is a torch tensor.
+    With torch, raises ValueError if the losses do not depend on x: with a gradient of zero, an attack would
+    not move, and any model would look robust. Raises TypeError unless x is an array of torch or JAX.
 
     >>> import torch
     >>> from phiball.backends import input_gradient
@@ -50,7 +50,7 @@ def input_gradient(
 def losses_and_gradient(
     loss: Callable[[Array, Array], Array], x: Array, i: Array, *, create_graph: bool = False
 ) -> tuple[Array, Array]:
-    """Compute the losses (k,) together with their `input_gradient`, in the same pass.
+    """Compute the losses (k,) and their `input_gradient` in the same pass, with the same arguments.
 
     >>> import torch
     >>> losses, g = losses_and_gradient(lambda x, i: torch.sum(x**2, -1), torch.ones(1, 2), torch.arange(1))
@@ -88,6 +88,7 @@ def losses_and_gradient(
 
 
 def _check_losses(losses: Any, x: Array) -> None:
+    """Raise ValueError unless `losses` is an array of the library of x with one loss for each point."""
     array = library(losses) == library(x)
     if not array or tuple(losses.shape) != tuple(x.shape[:1]):
         got = f"shape {tuple(losses.shape)}" if array else f"type {type(losses).__name__}"
@@ -115,10 +116,12 @@ def differentiates(x: Array) -> bool:
 def tracks_derivatives(*values: Any) -> bool:
     """Whether a result computed from `values` must carry derivatives, or is traced by a compiler.
 
-    True if one of the values is a torch tensor that requires a gradient or has a forward-mode tangent. Inside
-    torch.func, torch.compile and make_fx, true for every torch tensor; inside jax.jit and the other
-    transformations of JAX, for every array that they trace. Raises NotImplementedError inside
-    torch.jit.trace, which would record the result as a constant.
+    True if one of the values is
+    - a torch tensor that requires a gradient or has a forward-mode tangent;
+    - any torch tensor, inside torch.func, torch.compile or make_fx;
+    - a tracer of JAX, as inside jax.jit.
+
+    Raises NotImplementedError inside torch.jit.trace, which would record the result as a constant.
 
     >>> import torch
     >>> tracks_derivatives(1.0, torch.ones(2)), tracks_derivatives(torch.ones(2, requires_grad=True))
@@ -167,10 +170,11 @@ def differentiable_solve(
     Arguments:
     - `kind`, `parameters`: kind(*parameters) is the rule, an object with the methods of
       `phiball.backends.implicit_differentiation.Rule`.
-    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: arrays of torch or JAX that broadcast.
+    - `losses` (..., m), `p` (..., m) or None: arrays of torch or JAX that broadcast.
+    - `eta`: the price or, for the rule of a budget, the budget; a number or an array (...).
 
     Returns the tuple (value, mu, weights, gap, ...) of the rule's `solve`. All entries except the gap carry
-    derivatives, in all modes of torch (backward, forward, torch.func, torch.compile) and of JAX.
+    derivatives: backward and forward ones in torch, torch.func and JAX, backward ones in torch.compile.
 
     >>> import torch
     >>> class Mean:  # the value is the mean; mu, weights and gap are not used
@@ -209,7 +213,7 @@ def weighted_sum(weights: Array, losses: Array) -> Array:
 def backward(scalar: Array) -> None:
     """Call `scalar.backward()`.
 
-    Raises TypeError unless it is a torch tensor, and ValueError if it does not require a gradient.
+    Raises TypeError unless `scalar` is a torch tensor, and ValueError if it does not require a gradient.
 
     >>> import torch
     >>> theta = torch.tensor(3.0, requires_grad=True)

@@ -16,7 +16,7 @@ from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 
-_MIN_SIZE_LIMIT = 1 << 30  # bytes to which even the smallest .npz file may unpack
+_MIN_SIZE_LIMIT = 1 << 30  # bytes; an .npz file of any size may unpack to this much
 
 
 @contextmanager
@@ -90,8 +90,8 @@ def read_json(file: Path) -> Any:
 def read_arrays(file: Path) -> dict[str, Any]:
     """Return the arrays of an .npz file by name; raise ValueError if it is damaged.
 
-    Pickled objects are not loaded. A file that would unpack to over 200 times its size, and over 1 GiB, is
-    rejected.
+    Pickled objects are not loaded. A file is rejected if it would unpack to more than 200 times its size and
+    to more than 1 GiB.
     """
     with open_regular(file) as stream:
         try:

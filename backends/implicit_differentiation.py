@@ -24,13 +24,16 @@ class Rule(Protocol):
     """An inner problem: its solver and the derivatives of the solution.
 
     The inputs are losses (..., m), `setting` (...), which is eta or the budget, and p (..., m) or None. The
-    solution is a tuple of `outputs` tensors (value, mu, weights, gap, ...): the weights have shape (..., m),
-    all others (...). All except the gap have derivatives. `jvp` and `vjp` consist of torch operations, so
-    that torch can differentiate them again. Their arguments are `inputs`, the tuple (losses, setting, p), and
-    `outputs`, the solution without value and gap.
+    solution is the tuple (value, mu, weights, gap), followed by eta if the setting is a budget. The weights
+    have shape (..., m), all others (...). All except the gap have derivatives.
 
-    Compiled graphs also need the static methods to_text(*parameters), which returns None or a text, and
-    from_text(text), which returns the rule.
+    - The attribute `outputs` is the length of the solution, 4 or 5.
+    - The attribute `has_kernel` says whether the divergence may have a compiled kernel.
+    - `jvp` and `vjp` consist of differentiable operations, so that they can be differentiated again. Their
+      argument `inputs` is the tuple (losses, setting, p); their argument `outputs` is the solution without
+      value and gap.
+    - Compiled graphs also need two static methods: to_text(*parameters) returns a text that identifies the
+      rule, or None if there is none; from_text(text) returns the rule.
     """
 
     outputs: int
@@ -43,23 +46,24 @@ class Rule(Protocol):
         """Check the values of the setting, and return the solution."""
 
     def maximise(self, losses: Any, setting: Any, p: Any) -> Tensors:
-        """The solution without a check, in operations of the library that can be traced."""
+        """The solution, without checking values, so that JAX can trace it."""
 
     def is_valid(self, setting: Any, p: Any) -> Any:
-        """Whether the setting and p of each row are valid."""
+        """Whether the setting and p are valid, for each row (...)."""
 
     def jvp(self, inputs: Tensors, outputs: Tensors, tangents: Tensors) -> Any:
-        """The derivatives of all outputs but the gap along `tangents` of the inputs; None means zero."""
+        """The derivatives of the solution without the gap along `tangents` of the inputs (None for zero)."""
 
     def vjp(self, inputs: Tensors, outputs: Tensors, cotangents: Tensors, wanted: list[bool]) -> Any:
-        """The gradients with respect to the inputs, for `cotangents` of all outputs but the gap.
+        """The gradients with respect to the inputs, for `cotangents` of the solution without the gap.
 
-        A cotangent may be None, which means zero. Only gradients of the `wanted` inputs are used.
+        A cotangent may be None, which means zero. `wanted` has one entry per input; gradients of the other
+        inputs are not used.
         """
 
 
 class _EagerSolve(torch.autograd.Function):  # type: ignore[misc]
-    """The solver in eager mode. `forward` also saves tensors: faster than a separate `setup_context`."""
+    """The solver in eager mode. `forward` also saves the tensors: `setup_context` would be slower."""
 
     @staticmethod
     def forward(ctx: Any, losses: Any, setting: Any, p: Any, rule: Rule) -> Tensors:
@@ -105,6 +109,7 @@ class _FunctorchSolve(_EagerSolve):
 
 
 def _save_for_backward(ctx: Any, inputs: Tensors, solution: Tensors) -> None:
+    """Save the tensors that `_input_gradients` reads; mark the gap as not differentiable."""
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(solution[3])
     ctx.save_for_backward(*inputs, *_without_value_and_gap(solution))
@@ -116,6 +121,7 @@ def _without_value_and_gap(solution: Tensors) -> Tensors:
 
 
 def _input_gradients(rule: Rule, ctx: Any, cotangents: Any) -> list[Any]:
+    """The gradients with respect to (losses, setting, p), or None; `cotangents` has one per output."""
     saved, wanted = ctx.saved_tensors, list(ctx.needs_input_grad[:3])
     cotangents = cotangents[:3] + cotangents[4:]
     if all(cotangent is None for cotangent in cotangents):
@@ -124,9 +130,10 @@ def _input_gradients(rule: Rule, ctx: Any, cotangents: Any) -> list[Any]:
     return [gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True)]
 
 
-# A compiled graph identifies its rule by a string. It is the rule's text if there is one, which every process
-# understands; otherwise a number, which this process understands while the parameters of the rule exist. The
-# tables hold weak references to the parameters, so that these are freed with the compiled function.
+# A compiled graph names its rule by a string. If the rule has a text (see `Rule`), the name contains it, and
+# any process can recreate the rule. Otherwise the name contains a number, which is valid only in this process
+# and while the rule's parameters exist. The tables hold weak references to the parameters, so that the
+# parameters are freed with the compiled function.
 _PROCESS = uuid4().hex
 _name_by_key: dict[tuple[Any, ...], str] = {}
 _rule_by_name: dict[str, tuple[Any, ...]] = {}
@@ -135,22 +142,23 @@ _next_number = count()
 
 def _rule_name(kind: Any, *parameters: Any) -> str:
     _check_forward_mode()
-    text = kind.to_text(*parameters)  # traced, so that the parameters may be made in the compiled function
+    text = kind.to_text(*parameters)  # torch traces this call: the compiled function may create parameters
     return _number(kind, *parameters) if text is None else f"{kind.__module__} {kind.__qualname__} {text}"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _check_forward_mode() -> None:
-    """Raise in forward mode: the operator has no rule for it, and the derivative would be zero."""
+    """Raise in forward mode: the custom operator has no forward derivative, and torch would return zero."""
     if _jvp_levels() > 0 or torch.autograd.forward_ad._current_level >= 0:
         raise NotImplementedError("forward-mode derivatives are not supported inside torch.compile")
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _number(kind: Any, *parameters: Any) -> str:
+    """The name of a rule without a text; the same objects as `parameters` give the same name."""
     objects = [x for x in parameters if not isinstance(x, bool)]
     if not all(vars(x) for x in objects):
-        raise ValueError("a divergence of your own is made in the compiled function; make it outside")
+        raise ValueError("a custom divergence is created in the compiled function; create it outside")
     key = (kind, *(x if isinstance(x, bool) else id(x) for x in parameters))
     if key not in _name_by_key:
         name = _name_by_key[key] = f"{_PROCESS} own {next(_next_number)}"
@@ -192,7 +200,7 @@ def _operator(outputs: int) -> Any:
     tensors = ", ".join(["Tensor"] * outputs)
 
     def solve(losses: Any, setting: Any, p: Any, rule: str) -> Tensors:
-        _check_forward_mode()  # again, as the graph may have been traced before
+        _check_forward_mode()  # again: the graph may have been traced outside forward mode
         inputs = losses.detach(), setting.detach(), None if p is None else p.detach()
         problem = _rule_of_name(rule)
         problem.validate(*inputs)  # only now, since a traced tensor has no values

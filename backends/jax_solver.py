@@ -1,6 +1,7 @@
 """Solvers as differentiable JAX functions.
 
-In main memory they call the compiled kernels by a callback; elsewhere the reference is compiled by XLA.
+In main memory they call the compiled kernels by a callback. On other devices, and for problems or backends
+without kernels, XLA compiles the reference implementation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def solve_by_rule(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: 
 
 
 class _Identity:
-    """A rule as a key of caches: by its text if it has one, otherwise by the identity of its parameters."""
+    """A rule as a hashable key: equal for equal texts or, without a text, for the same parameter objects."""
 
     def __init__(self, kind: Any, parameters: tuple[Any, ...]) -> None:
         self.kind, self.parameters = kind, parameters
@@ -54,7 +55,7 @@ class _Identity:
 
 @lru_cache(maxsize=256)
 def _solver(identity: _Identity, kernels: bool) -> Any:
-    """The function (losses, setting, p) -> solution for valid shapes, with a rule for its derivatives."""
+    """The differentiable function (losses, setting, p) -> solution, for inputs of valid shapes."""
     rule = identity.rule()
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
@@ -65,7 +66,7 @@ def _solver(identity: _Identity, kernels: bool) -> Any:
             if is_abstract(solution[0]) or jnp.all(jnp.isfinite(solution[0])):
                 return solution
         if concrete:
-            return rule.solve(losses, setting, p)  # raises an error for invalid values
+            return rule.solve(losses, setting, p)  # with kernels if possible; raises for invalid values
         shapes = [losses.shape[:-1]] * rule.outputs
         shapes[2] = losses.shape
         outputs = tuple(jax.ShapeDtypeStruct(shape, losses.dtype) for shape in shapes)
@@ -79,7 +80,7 @@ def _solver(identity: _Identity, kernels: bool) -> Any:
 
     @jax.jit
     def native(losses: Any, setting: Any, p: Any) -> Outputs:
-        """The reference, compiled; NaN where the setting or p is invalid, as values cannot be checked."""
+        """The reference, compiled; NaN where the setting or p is invalid, as compiled code cannot raise."""
         valid = rule.is_valid(setting, p)
         return tuple(
             jnp.where(valid if x.ndim == setting.ndim else valid[..., None], x, jnp.nan)
@@ -98,7 +99,7 @@ def _solver(identity: _Identity, kernels: bool) -> Any:
 
 
 def _on_host(x: Any) -> bool:
-    """Whether `x` is in main memory; a tracer is assumed to be where JAX computes by default."""
+    """Whether `x` is in main memory; a tracer is assumed to be on JAX's default device."""
     if is_abstract(x):
         return bool(jax.default_backend() == "cpu")
     return all(device.platform == "cpu" for device in x.devices())

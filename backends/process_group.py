@@ -1,4 +1,4 @@
-"""Training in several processes: torch's process group, and when to average gradients over it."""
+"""Training in several processes: torch's process group, and when its processes average gradients."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def sync_gradients_once() -> Iterator[Callable[[], None]]:
     """Average gradients over processes once for several backward passes. Yields a function `release`.
 
     In the block, models wrapped in DistributedDataParallel accumulate gradients locally. Call `release()`
-    before the last backward pass, which then averages the accumulated sum. A model inside `model.no_sync()`
-    stays unsynchronized.
+    before the last backward pass: this pass then averages the accumulated sum over the processes. A model
+    inside `model.no_sync()` stays unsynchronized.
     """
     if not in_process_group():
         yield lambda: None
@@ -46,7 +46,7 @@ def sync_gradients_once() -> Iterator[Callable[[], None]]:
         while held:
             held.pop().require_backward_grad_sync = True
 
-    # The loss is a function that calls unknown models: the hook runs before every model.
+    # A loss may call any model, which is not known here: so the hook runs before every module.
     hook = import_module("torch.nn.modules.module").register_module_forward_pre_hook(hold)
     try:
         yield release

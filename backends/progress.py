@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Update: TypeAlias = Callable[[float, str], None]  # arguments: the share done so far, and the next step
+Update: TypeAlias = Callable[[float, str], None]  # a function of the share done and the next step's name
 PAUSE = 0.5  # seconds between two updates of the display
 LINE_PAUSE = 60.0  # seconds between two lines if stderr is not a terminal
 MIN_SHARE = 0.01  # share of the work that must be done before the time left is estimated

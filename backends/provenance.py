@@ -26,7 +26,7 @@ def provenance() -> dict[str, Any]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python and of the installed ones among `packages`."""
+    """Return the versions of Python and of those `packages` that are installed."""
     installed = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -39,7 +39,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 def revision() -> str | None:
     """Return the git revision of the checkout that contains this file; None for an installed package.
 
-    It ends in -dirty if tracked files other than record.json, which studies write, have changed.
+    It ends in -dirty if tracked files have changed, other than the files record.json that studies write.
     """
     commit = _git("describe", "--always", "--abbrev=12")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*/record.json")
@@ -78,7 +78,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 def check_origin(record: dict[str, Any], here: dict[str, Any]) -> None:
     """Raise ValueError if `here`, the provenance of a cluster worker, differs from the run's `record`."""
     worker, run = origin(here), origin(record)
-    if worker["revision"] is None or run["revision"] is None:  # unknown for an installed package
+    if worker["revision"] is None or run["revision"] is None:  # an installed package has no revision
         worker["revision"] = run["revision"] = None
     if worker != run:
         raise ValueError(f"a cluster worker differs from the run: {differences(worker, run)}")

@@ -24,17 +24,17 @@ def _scipy() -> Any:
 
 
 def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
-    """Scrambled Sobol points in (0, 1)^d; `shape` is (..., n, d), with independent sets of n points."""
+    """Scrambled Sobol points in (0, 1)^d; `shape` is (..., n, d): one set of n points per batch entry."""
     *batch, n, d = shape
     engine = _scipy().stats.qmc.Sobol
     if not 1 <= d <= engine.MAXDIM:
         raise ValueError(
             f"the points have {d} coordinates; expected 1 to {engine.MAXDIM}, the limit for Sobol points"
         )
-    # All sets share one linear scramble of the Sobol points, computed by scipy. Each set has its own digital
-    # shift, which makes every point uniform; digits beyond _BITS are independent random numbers.
+    # scipy scrambles the Sobol points once, for all sets. Each set has its own digital shift, which makes
+    # every point uniform. The digits beyond _BITS are independent random numbers.
     size = 1 << max(0, n - 1).bit_length()
-    # Pass scipy a new generator: it would spawn from ours, and saved states do not record spawns.
+    # Pass scipy a new generator: it would spawn from `generator`, and saved states do not record spawns.
     seed = int(generator.integers(1 << 63))
     points = engine(d, scramble=True, bits=_BITS, rng=np.random.default_rng(seed)).random(size)[:n]
     digits = (points * (1 << _BITS)).astype(np.uint32)

@@ -22,15 +22,15 @@ from phiball.backends.arrays import (
 from phiball.backends.qmc import scrambled_sobol
 
 Shape = tuple[int, ...]
-_MAX_ROUNDS = 1000
+_MAX_ROUNDS = 1000  # of rejection sampling in `Rng.redraw`
 
 
 class Rng:
     """A random number generator for every library, created by `rng`.
 
-    Each method returns an array of the given `shape`, with the library, device and dtype (int64 for integers)
-    of the array `like`. Each pair of library and device has its own stream of numbers, determined by the
-    seed: drawing torch tensors does not affect later NumPy draws.
+    Each method that draws numbers returns an array of the given `shape`, with the library, device and dtype
+    of the array `like` (integers are int64). Each pair of library and device has its own stream of numbers,
+    determined by the seed: drawing torch tensors does not affect later NumPy draws.
 
     >>> import numpy as np
     >>> generator = rng(7)
@@ -54,13 +54,13 @@ class Rng:
 
     @staticmethod
     def from_key(key: Array) -> Rng:
-        """A generator whose draws in JAX are a pure function of a key of JAX, as jax.jit needs."""
+        """A generator of JAX arrays whose draws are a pure function of a JAX key, as jax.jit requires."""
         source = Rng(0)
         source._streams["jax", "cpu"] = _JaxStream(key, pure=True)
         return source
 
     def __repr__(self) -> str:
-        """The seed, and for a generator made by `spawn` or `keyed` its spawn key."""
+        """The seed, followed by the spawn key of a generator made by `spawn` or `keyed`."""
         key = tuple(self._seed.spawn_key)
         return f"rng({self._seed.entropy})" if not key else f"rng({self._seed.entropy}), spawned as {key}"
 
@@ -132,9 +132,10 @@ class Rng:
         return array_namespace(like).asarray(points, device=device(like))
 
     def redraw(self, draw: Callable[[Rng], tuple[Array, Array]], *, like: Array) -> Array:
-        """Repeat draw(rng) -> (values (k, ...), accepted (k,)) until every value is accepted, for JAX.
+        """Repeat draw(rng) until each of k values is accepted, and return the values (k, ...); for JAX.
 
-        The shapes are fixed, so that it can be compiled; a value that is never accepted is NaN.
+        `draw` returns candidates (k, ...) and a mask (k,) of the accepted ones. All shapes are fixed, so that
+        the loop can be compiled. A value without an accepted candidate in _MAX_ROUNDS rounds is NaN.
         """
         xp = array_namespace(like)
 
@@ -178,7 +179,7 @@ class Rng:
 
     @staticmethod
     def restore(state: dict[str, Any]) -> Rng:
-        """Create a generator from a saved state, whose devices and libraries need not exist here."""
+        """Create a generator from a saved state; libraries and devices of the state may be missing here."""
         seed = np.random.SeedSequence(
             state["entropy"], spawn_key=state["spawn_key"], n_children_spawned=state["children"]
         )
@@ -235,7 +236,8 @@ def as_rng(rng: Any) -> Rng:
 
 
 def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
-    # The spawn key includes library and device, so that their streams differ for the same seed.
+    """A new stream for the library `kind` and the device `where`."""
+    # The spawn key includes library and device, so that each pair has a different stream for the same seed.
     words = np.frombuffer(f"{kind}/{where}".ljust(32).encode()[:32], dtype=np.uint32)
     key = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *(int(word) for word in words)))
     if kind == "torch":
@@ -301,7 +303,7 @@ class _CupyStream(_NumpyStream):
     """A stream of random numbers as CuPy arrays, drawn on the device.
 
     CuPy cannot save the state of a generator. So each draw uses a new generator, whose seed depends on the
-    number of draws so far, and that number is the state.
+    number of draws so far. This number is the saved state.
     """
 
     def __init__(self, key: np.random.SeedSequence) -> None:
@@ -331,13 +333,16 @@ class _CupyStream(_NumpyStream):
 
 
 class _JaxStream:
-    """Draws of JAX from a key, which each draw replaces."""
+    """A stream of random numbers as JAX arrays; each draw splits the key.
+
+    `pure` allows draws inside jax.jit: it is set if the key was passed by the user, not derived from a seed.
+    """
 
     def __init__(self, key: Any, *, pure: bool = False) -> None:
         self._key, self._pure = key, pure
 
     def split(self) -> Array:
-        """A new key; raise if jax.jit would make the draws of a seed a constant."""
+        """Return a new key; raise if jax.jit would turn draws from a seed into constants."""
         import jax
 
         keys = jax.random.split(self._key)

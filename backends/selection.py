@@ -25,9 +25,10 @@ DEFAULT_NAME = "numba"
 class Backend:
     """A named backend: an Array API namespace and its fast kernels.
 
-    - `name`: as in PHIBALL_BACKEND, `set_backend` and `backend`.
-    - `module`: the name of the Array API namespace; `package`: of its library; `install`: the pip command.
-    - `kernels`: maps reference functions to fast kernels, both as "module:name", imported on first use.
+    - `name`: the name for PHIBALL_BACKEND, `set_backend` and `backend`.
+    - `module`: the name of the Array API namespace.
+    - `package`: the name of the library that must be installed; `install`: the pip command that installs it.
+    - `kernels`: maps reference functions to fast kernels, both as "module:name"; imported on first use.
 
     >>> float(BACKENDS["numpy"].namespace.sum(BACKENDS["numpy"].namespace.ones(3)))
     3.0
@@ -77,7 +78,7 @@ def _import_function(target: str, backend: Backend) -> Callable[..., Any]:
 
 
 def _numba_kernels(reference: str, module: str, *names: str) -> dict[str, str]:
-    """Entries of `Backend.kernels`: functions of refimpl.`reference`, and kernels of the same names."""
+    """Entries of `Backend.kernels` for functions of refimpl.`reference`, with kernels of the same names."""
     return {f"phiball.refimpl.{reference}:{n}": f"phiball.backends.numba.{module}:{n}" for n in names}
 
 
@@ -176,7 +177,7 @@ def backend(name: str) -> Iterator[Backend]:
     try:
         yield chosen
     finally:
-        with suppress(ValueError):  # web frameworks may leave in another context, which this does not affect
+        with suppress(ValueError):  # web frameworks may leave the block in another context: nothing to reset
             _block_backend.reset(token)
 
 
@@ -211,11 +212,12 @@ def kernel(reference: Callable[P, R]) -> Callable[P, R]:
 def kernel_memory(
     *arrays: Array | float | None, convert: bool = True
 ) -> tuple[tuple[Any, ...], Callable[[tuple[Array, ...]], tuple[Array, ...]]]:
-    """Detach tensors and convert them to NumPy arrays for kernels; also return the inverse conversion.
+    """Convert torch and JAX arrays to NumPy arrays for kernels; also return the inverse conversion.
 
-    Arrays of other libraries and numbers are returned as they are. Tensors are converted, without a copy, if
-    all of them are in main memory, the active backend has kernels, and `convert` is true. The second result
-    converts a tuple of kernel results to torch again, if the arguments were converted.
+    Arrays are converted if `convert` is true and the active backend has kernels. In addition, torch tensors
+    must all be in main memory (they are not copied), and JAX arrays must not be traced. Otherwise tensors are
+    only detached, and other arguments are returned as they are. The second result is a function that converts
+    a tuple of kernel results back to the library of the arguments, if the arguments were converted.
 
     >>> import torch
     >>> (x, eta), back = kernel_memory(torch.ones(2), 0.5)

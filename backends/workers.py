@@ -47,11 +47,12 @@ def run_tasks(
     - `n_threads`: the number of threads of each process on this machine.
 
     Closing the generator stops the remaining tasks. Raises ChildProcessError if a worker dies, ValueError if
-    a cluster worker has other versions of the software, and OSError if processes cannot share memory.
+    the software versions of a cluster worker differ from those here, and OSError if processes cannot share
+    memory.
     """
     remote = on_cluster()
     record = provenance() if remote else {"backend": active().name}
-    # New processes limit their threads with environment variables, which libraries read on import.
+    # New processes get environment variables that limit threads; libraries read them on import.
     local: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": n_threads}
     local |= {"initializer": _start_worker, "initargs": (n_threads,)}
     try:
@@ -91,6 +92,7 @@ def _start_worker(n_threads: int) -> None:
 def _call(
     record: dict[str, Any], remote: bool, function: Callable[..., T], task: tuple[Any, ...], index: int
 ) -> tuple[int, T]:
+    """Run one task in a worker, with the backend of `record`; on a cluster, compare the versions first."""
     with backend(record["backend"]):
         if remote:
             check_origin(record, provenance())
@@ -172,7 +174,7 @@ def _ray(ray: Any, address: str, stack: ExitStack) -> Any:
         supports_return_generator = True  # the base class, for multiprocessing pools, sets False
 
         def configure(self, *args: Any, context: Any = None, **settings: Any) -> int:
-            return int(super().configure(*args, **settings))  # without `context`, about which Ray warns
+            return int(super().configure(*args, **settings))  # drops `context`, because Ray warns about it
 
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", THREADS_VARIABLE)
     environment = {"env_vars": dict.fromkeys(names, "1")}

@@ -1,7 +1,7 @@
 """Build the API pages: `make docs`, or `python docs/build.py FOLDER`.
 
-The page of a package has an index with one line per public name, and then their docstrings. LaTeX between
-dollar signs becomes MathML, so that the pages need no network.
+The page of a package has an index with one line per public name, followed by the docstrings of these names.
+LaTeX between dollar signs becomes MathML, so that the pages load nothing from the network.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def public_names(package: ModuleType) -> dict[str, str]:
 
 
 class Page(pdoc.doc.Module):
-    """The page of a package: a table with one line per public name, and then their docstrings."""
+    """The page of a package: a table with one line per public name, then the docstrings of these names."""
 
     @cached_property
     def _member_objects(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Page(pdoc.doc.Module):
 
 @contextmanager
 def named_aliases() -> Iterator[None]:
-    """In the block, signatures show `Array`, `Loss` and `Gradient` as links instead of their definitions."""
+    """Make signatures show `Array`, `Loss` and `Gradient` as links in the block, not as definitions."""
     types = "phiball.refimpl.types"
     owners = {"Array": "phiball.backends", "Loss": types, "Gradient": types}
     before = []
@@ -135,7 +135,7 @@ def to_html(markdown: str) -> str:
 
 def build(folder: Path) -> list[Path]:
     """Write all pages into `folder`, and return the files."""
-    folder.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before the work
+    folder.mkdir(parents=True, exist_ok=True)  # first: if it fails, no page was rendered in vain
     pdoc.render.env.filters["to_html"] = to_html
     pdoc.search.to_html = to_html  # type: ignore
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent / "templates")

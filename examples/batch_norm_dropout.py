@@ -26,7 +26,7 @@ def update_statistics(model, update):
 
 
 def train(at_data, at_perturbed, seed):
-    """Return a network whose running statistics are updated by the chosen passes."""
+    """Return a network whose running statistics were updated at data points, perturbed points or both."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(
         torch.nn.Linear(64, 128),

@@ -18,7 +18,7 @@ from phiball import RobustLoss, rng
 EPOCHS = 10
 if "RANK" not in os.environ:  # started without torchrun
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on several machines: their network interface
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # set it to a network interface on several machines
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
@@ -53,7 +53,7 @@ for epoch in range(first, EPOCHS):
     if file is not None:
         states = [None] * world  # the random state of each rank
         dist.all_gather_object(states, robust.state_dict())
-        if rank == 0:  # write a new file, then rename it: if the run is killed, the old file is complete
+        if rank == 0:  # write a new file and rename it: if the run is killed, the old file stays complete
             state = {"layers": layers.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**state, "robust": states, "epoch": epoch + 1}, f"{file}.new")
             Path(f"{file}.new").replace(file)

@@ -37,12 +37,12 @@ def scorer(model, mask):
 
 
 class RobustTrainer(Trainer):
-    """A Trainer that is robust to perturbed embeddings."""
+    """A Trainer that makes the model robust to perturbed embeddings."""
 
     robust = RobustLoss(RADIUS, rng=0)
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
-        """Return the robust loss. Standard training does not need this method."""
+        """Return the robust loss instead of the Trainer's own."""
         mask = inputs["attention_mask"]
         embeddings = model.get_input_embeddings()(inputs["input_ids"])
         return self.robust(scorer(model, mask), embeddings, inputs["labels"], mask=mask[:, :, None])
@@ -74,7 +74,7 @@ config = BertConfig(
 )
 model = BertForSequenceClassification(config)
 with tempfile.TemporaryDirectory() as folder:
-    for kind in (Trainer, RobustTrainer):  # standard training first, then robust training
+    for kind in (Trainer, RobustTrainer):  # standard training, then robust training of the same model
         arguments = TrainingArguments(
             folder,
             num_train_epochs=5,

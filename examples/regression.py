@@ -1,4 +1,6 @@
-"""Regression: with floating-point targets, the loss is the squared error, here also measured under attack.
+"""Regression: with floating-point targets, RobustLoss uses the squared error.
+
+The script also measures the squared error under attack.
 
 python examples/regression.py
 """

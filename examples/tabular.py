@@ -25,7 +25,7 @@ mean, std = x.mean(0), x.std(0)
 
 
 def train(robust):
-    """Return a network with one logit, trained with `robust`; standardisation is part of the model."""
+    """Return a network with one logit, trained with the loss `robust`; the model standardises its inputs."""
     torch.manual_seed(0)
     layers = torch.nn.Sequential(torch.nn.Linear(6, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
 

@@ -1,7 +1,8 @@
 """torch.compile: compile the model, and pass the compiled model to the loss.
 
-RobustLoss evaluates one perturbed point per data point, so one compilation per batch size is enough. With the
-estimator RTMLMC the number of points varies: compile with dynamic=True.
+RobustLoss evaluates one perturbed point per data point, so that the number of points varies only with the
+batch size. This script compiles with dynamic=True, for the smaller last batch; the estimator RTMLMC needs it
+for every batch.
 
 python examples/torch_compile.py
 """

@@ -11,7 +11,7 @@ from tests.support.arrays import DEVICES, DTYPES, FAST_PLACES, PLACES, arrays, d
 
 __all__ = ["arrays", "doubles", "one_thread"]
 
-# Failures are reproducible, and slow machines do not cause them.
+# Failures are reproducible, and a slow machine does not cause failures.
 settings.register_profile(
     "phiball",
     derandomize=True,
@@ -23,7 +23,7 @@ settings.register_profile("fuzz", settings.get_profile("phiball"), derandomize=F
 settings.load_profile("phiball")
 
 NOT_RUN = pytest.StashKey[Counter[str]]()
-"""The number of tests that were not run on a backend or device, by name and reason."""
+"""The number of tests that were not run, by the backend or device that is missing and the reason."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on every available backend and dtype, or with `--fast` on one."""
+    """Run a test on every available backend and dtype; with `--fast`, on one of each."""
     fast, gpu = (metafunc.config.getoption(name) for name in ("fast", "gpu"))
     for fixture in DTYPES.keys() & set(metafunc.fixturenames):
         places = FAST_PLACES if fast else DEVICES if gpu else PLACES

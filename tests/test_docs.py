@@ -60,7 +60,7 @@ class Anchors(HTMLParser):
 
 
 def broken_links(site: Path) -> list[str]:
-    """Links to a page or section that does not exist, with the page that has them."""
+    """Links to a page or section that does not exist, each with the name of its page."""
     pages = {path.resolve(): Anchors(path) for path in site.rglob("*.html")}
     broken = []
     for path, anchors in pages.items():

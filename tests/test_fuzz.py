@@ -62,7 +62,7 @@ def batch(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
 
 
 def check_batch(f: Any, eta: Any, p: Any, divergence: Any, solve: Any) -> list[str]:
-    """The failed checks of a solver on a batch; it may raise if losses / eta overflows."""
+    """The failed checks of a solver on a batch; the solver may raise if losses / eta overflows."""
     before = f.tobytes(), eta.tobytes()
     try:
         out = solve(f, eta, divergence, p=p)
@@ -169,7 +169,7 @@ class Argument:
 
 @st.composite
 def arguments(draw: Any, shape: Any = None) -> Argument:
-    """An array-like argument, mostly of finite floating-point numbers."""
+    """An array-like argument, which in most cases consists of finite floating-point numbers."""
     shape = draw(st.sampled_from(SHAPES)) if shape is None else shape
     dtype, n = draw(st.sampled_from(DTYPES)), int(np.prod(shape))
     elements = draw(st.sampled_from([NUMBERS, NUMBERS, ANY_NUMBERS]))
@@ -182,7 +182,7 @@ def arguments(draw: Any, shape: Any = None) -> Argument:
 
 @st.composite
 def arguments_with_p(draw: Any) -> tuple[Argument, Argument | None]:
-    """Losses, and None or an argument that is mostly a distribution on them."""
+    """Losses, and None or an argument p, which in most cases is a distribution of the losses' shape."""
     f = draw(arguments())
     if draw(st.booleans()):
         return f, None
@@ -285,7 +285,7 @@ BALLS = st.tuples(
 
 @st.composite
 def point_arguments(draw: Any) -> tuple[Argument, Argument]:
-    """Points and directions, mostly of one shape, dtype and library."""
+    """Points and directions, in most cases of the same shape, dtype and library."""
     x = draw(arguments())
     if draw(st.integers(0, 4)) == 0:
         return x, draw(arguments())
@@ -343,7 +343,7 @@ def test_balls_attacks_and_risks_with_any_points_are_correct_or_raise(
 
 
 def assert_correct_points(name: str, ball: Any, x: Any, v: Any, out: Any) -> None:
-    """Compare with exact norms and projections in extended precision."""
+    """Compare `out`, a result of `call_with_points`, with norms and projections in extended precision."""
     eps = max(float(np.finfo(a.dtype).eps) for a in (x, v))
     limits = np.finfo(np.float32 if eps > 1e-10 else np.float64)
     slack = eps * (16 + 4 * (v.shape[-1] if v.ndim else 0))
@@ -419,7 +419,7 @@ def project(v: Any, ball: Any) -> Any:
 
 
 def threshold(v: Any, total: Any) -> Any:
-    """max(v - t, 0) with the t for which it sums to `total`."""
+    """max(v - t, 0), with the number t per row for which the row sums to `total`."""
     top = np.max(v, axis=-1, keepdims=True, initial=-np.inf)
     ranked = -np.sort(-(v - top), axis=-1)
     t = np.max((np.cumsum(ranked, axis=-1) - total) / np.arange(1, v.shape[-1] + 1), axis=-1, keepdims=True)

@@ -42,7 +42,7 @@ while thread.is_alive():
 print(*errors)
 """
 
-# A host with an event loop and handlers of its own: one callback per SIGTERM, the same handlers afterwards.
+# A host with its own event loop and handlers: SIGTERM calls its callback once, and no handler changes.
 SIGNALS = """
 import asyncio, faulthandler, os, signal
 import numpy as np
@@ -88,7 +88,8 @@ thread.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
-# A first step of training: what it imports and sets, and whether it disturbs a model in another thread.
+# A first step of training changes no setting of the host, imports no compiler of torch, and never changes the
+# model's training mode, which another thread watches.
 TRAINING = """
 import os, signal, sys, threading, warnings
 import numpy as np
@@ -118,7 +119,7 @@ passes = model[1].num_batches_tracked.item()
 objective(model, x, y, rng=0).backward()
 ended.set()
 thread.join()
-assert model[1].num_batches_tracked.item() == passes + 1  # one pass per step, without a check of its own
+assert model[1].num_batches_tracked.item() == passes + 1  # a step makes one pass, and no pass to check it
 assert modes == {True} and same_state
 assert not {"torch._dynamo", "torch._inductor", "sympy"} & (set(sys.modules) - loaded)
 assert dict(os.environ) == environment
@@ -126,7 +127,7 @@ assert [signal.getsignal(s) for s in signal.valid_signals()] == handlers
 assert list(warnings.filters) == filters and np.geterr() == errors
 """
 
-# First imported and called off the main thread, as in embedding hosts.
+# phiball is first imported and called in another thread than the main one, as in embedding hosts.
 OFF_MAIN = """
 import threading
 def work():
@@ -200,7 +201,7 @@ def test_first_training_step_leaves_the_host_alone() -> None:
 
 
 class _Solved:
-    """A dataset whose items are solved in the worker."""
+    """A dataset whose items are inner problems, solved in the worker that loads them."""
 
     def __len__(self) -> int:
         return len(LOSSES)
@@ -216,7 +217,7 @@ def test_workers_of_a_data_loader_give_the_same_numbers() -> None:
 
 
 def test_backend_can_be_left_in_another_context() -> None:
-    """As in the dependencies of web frameworks; the choice holds where it was made, and nothing stays."""
+    """As in the dependencies of web frameworks: only the context that entered is affected; nothing leaks."""
     inside, outside = copy_context(), copy_context()
     before = active().name
     choice = backend("numpy")

@@ -26,7 +26,7 @@ HEAVY = ["torch", "scipy", "numba", "cupy", "mpmath", "hypothesis", "array_api_s
 
 
 def run_fresh(code: str, folder: Path, *options: str) -> str:
-    """The output of a fresh interpreter that runs `code` in `folder`."""
+    """The output of a new interpreter that runs `code` in `folder`."""
     dropped = ("PHIBALL", "PYTHON", "COV")
     environment = {k: v for k, v in os.environ.items() if k == "PYTHONPATH" or not k.startswith(dropped)}
     command = [sys.executable, *options, "-c", code]

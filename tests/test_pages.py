@@ -46,7 +46,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken_links(page: str, text: str) -> list[str]:
-    """The broken links of a page, without those to other hosts."""
+    """The broken links of a page; links to other hosts are not checked."""
     broken_targets = []
     for link in links(text):
         if link.startswith(("https://", "mailto:")):
@@ -83,7 +83,7 @@ def help_of(path: tuple[str, ...]) -> str:
 
 
 def unknown_options(words: list[str]) -> set[str]:
-    """Return the command or the options of `phiball WORDS` that do not exist."""
+    """Return the options of `phiball WORDS` that do not exist, or the command if it does not exist."""
     path = tuple(word for word in takewhile(lambda word: not word.startswith("-"), words) if word.islower())
     known = set(re.findall(r"--[\w-]+", help_of(path)))
     named = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -146,7 +146,7 @@ def test_pictures_are_small() -> None:
 
 
 def test_numbers_of_verdicts_agree_with_the_claims() -> None:
-    """README.md and verification/README.md give these numbers."""
+    """README.md and verification/README.md print these numbers."""
     verification = pytest.importorskip("phiball.verification", reason="hypothesis: not installed")
     report = import_module("phiball.verification.report.entries")
     claims = verification.all_claims()
@@ -177,7 +177,7 @@ def public_names() -> set[str]:
 
 
 def test_names_in_the_table_of_refimpl_readme_are_public() -> None:
-    """The table maps the paper to names in its last column."""
+    """The last column of the table names the function for each item of the paper."""
     _, _, table = TEXTS["refimpl/README.md"].partition("| paper | content | here |\n")
     rows = [line for line in table.splitlines() if line.startswith("| ") and line.count("|") == 4]
     names = {name for row in rows for name in re.findall(r"`([A-Za-z_]\w*)[.`]", row.rsplit("|", 2)[1])}
@@ -193,9 +193,9 @@ def test_every_top_level_name_is_mentioned_on_a_page() -> None:
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_files_of_the_journey_in_contributing_contain_the_names_given() -> None:
-    _, _, journey = TEXTS["CONTRIBUTING.md"].partition("## The path of a call")
-    rows = re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", journey.partition("\n## ")[0], re.MULTILINE)
+def test_files_on_the_path_of_a_call_in_contributing_contain_the_names_given() -> None:
+    _, _, section = TEXTS["CONTRIBUTING.md"].partition("## The path of a call")
+    rows = re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", section.partition("\n## ")[0], re.MULTILINE)
     assert len(rows) > 4
     for file, text in rows:
         source = (ROOT / file).read_text(encoding="utf-8")

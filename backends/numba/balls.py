@@ -3,10 +3,12 @@
 They take NumPy arrays and torch tensors in main memory. The points overwrite the random numbers. The
 reference functions in refimpl/distributions (uniform.py, tilting.py) explain the methods. In this file:
 
-- `z` are the centres, and `s` the tilts. Tilted points are z + b, with a density proportional to exp(s.b).
-- `log_mean` is log E exp(s.b), for b uniform on the ball around 0.
-- `log_w` is log(nu/q) at each point, where nu is the uniform density and q the tilted one.
-- `below` is 1 - x, where x is the component of b along s, in units of the radius (norm 2 only).
+- `z` (..., d) are the centres, and `s` (..., d) the tilts. There are n points around each centre. Tilted
+  points are z + b, where b has a density proportional to exp(s.b) on the ball around 0.
+- `log_mean` (...) is log E exp(s.b), for b uniform on the ball around 0.
+- `log_w` (..., n) is log(nu/q) at each point, where nu is the uniform density and q the tilted one.
+- `below` is 1 - x, where x is a component of b in units of the radius: the component along s for norm 2, and
+  each coordinate, with the sign of its tilt, for norm inf.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ _LOOP_WIDTH = 64  # numbers in one inner loop; points with fewer coordinates are
 
 
 def ball_points(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Any:
-    """Uniform points of balls with norm 1, 2 or inf; NotImplemented for other norms."""
+    """Uniform points from random numbers b (..., n, d) and u (..., n), for norm 1, 2 or inf.
+
+    The distributions of b and u are those of the reference in uniform.py. Returns NotImplemented for other
+    norms.
+    """
     views = _views(b, z) if norm in (1.0, 2.0, inf) else None
     if views is None:
         return NotImplemented
@@ -53,7 +59,7 @@ def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> An
 def tilted_points_2(
     v: Array, u: Array, below: Array, log_mean: Array, z: Array, s: Array, radius: float
 ) -> Any:
-    """Tilted points for norm 2, and `log_w`."""
+    """Tilted points for norm 2, and `log_w`, from normal v (..., n, d), uniform u (..., n) and `below`."""
     views = _views(v, z)
     if views is None:
         return NotImplemented
@@ -65,7 +71,10 @@ def tilted_points_2(
 
 
 def first_accepted(t: Array, d: int, u: Array) -> Any:
-    """The first accepted candidate for `below`, for each t = radius |s|, and whether there is one."""
+    """The first accepted candidate for `below` (k,), for each t = radius |s| (k,), and whether there is one.
+
+    Candidates are computed from uniform numbers u (3, tries, k).
+    """
     tilt = as_numpy_view(t)
     if tilt is None:
         return NotImplemented
@@ -75,7 +84,7 @@ def first_accepted(t: Array, d: int, u: Array) -> Any:
 
 
 def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> Any:
-    """t = min(radius |s|, 1e75) and `log_mean`, for norm 2."""
+    """t = min(radius |s|, 1e75) and `log_mean`, for norm 2; `debye_series` gives `steps` and `series`."""
     tilts = as_numpy_view(s)
     if tilts is None:
         return NotImplemented
@@ -96,12 +105,18 @@ def _views(b: Array, z: Array) -> tuple[Any, Any] | None:
 
 
 def _as_rows(x: Array, shape: tuple[int, ...]) -> Any:
+    """`x` as a contiguous NumPy array of this shape."""
     rows = contiguous(as_numpy_view(x))
     return rows if rows.ndim == len(shape) else rows.reshape(shape)
 
 
 @compiled(REORDER_SUMS)
 def _uniform_points(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
+    """Overwrite random numbers b (rows, n, d) with uniform points, for norm 1 or 2.
+
+    For norm 1, b is uniform, and first turned into Laplace numbers; for norm 2 it is normal. Point k is then
+    z + radius b_k/(sum_j |b_kj|^norm + e)^(1/norm). e is -log(1 - u_k) for norm 1, twice as much for norm 2.
+    """
     n, d = b.shape[1:]
     factor, size = np.empty(n, b.dtype), np.empty(n)
     for i in range(len(b)):
@@ -124,6 +139,7 @@ def _uniform_points(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
 
 @compiled(REORDER_SUMS)
 def _uniform_points_inf(b: Any, z: Any, radius: float) -> None:
+    """Points z + radius (2 b - 1) for norm inf, from uniform numbers b (rows, n, d)."""
     n, d = b.shape[1:]
     side, half = b.dtype.type(2.0 * radius), b.dtype.type(radius)
     group = 1  # number of points that are processed as one
@@ -151,6 +167,7 @@ def _uniform_to_laplace(u: Any) -> None:
 
 @compiled(REORDER_SUMS)
 def _tilted_points_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
+    """Overwrite uniform numbers u (rows, n, d) with tilted points, and fill `log_w` (rows, n)."""
     n, d = u.shape[1:]
     group = max(1, min(n, _LOOP_WIDTH // d))
     size, decay = np.empty((2, d))
@@ -187,6 +204,10 @@ def _tilted_points_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> Non
 def _tilted_points_2(
     v: Any, z: Any, s: Any, u: Any, below: Any, log_mean: Any, radius: float, log_w: Any
 ) -> None:
+    """Overwrite normal numbers v (rows, n, d) with tilted points, and fill `log_w` (rows, n).
+
+    `along` is the direction of s. A point is z + `ahead` * along + `wide` * v, with v made orthogonal to s.
+    """
     n, d = v.shape[1:]
     along = np.empty(d, v.dtype)
     ahead, wide = np.empty((2, n), v.dtype)
@@ -227,6 +248,7 @@ def _tilted_points_2(
 
 @compiled({"contract"})
 def _first_accepted(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
+    """Fill `below` and `found`; the reference in tilting.py explains the formulas, with m, b, best and y."""
     m = d + 1.0
     candidate, excess, ratio = np.empty((3, len(t)))
     for k in range(u.shape[1] if len(u) else 0):
@@ -249,6 +271,7 @@ def _first_accepted(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
 
 @compiled(REORDER_SUMS)
 def _tilt_norms(s: Any, radius: float, steps: int, series: Any, t: Any, log_mean: Any) -> None:
+    """Fill `t` and `log_mean`, both (rows,), for tilts s (rows, d)."""
     d = s.shape[1]
     for i in range(len(s)):
         top, square = 0.0, 0.0
@@ -265,7 +288,11 @@ def _tilt_norms(s: Any, radius: float, steps: int, series: Any, t: Any, log_mean
 
 @subroutine()
 def _add_log_bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
-    """Add log [Gamma(nu + 1) (2/t)^nu I_nu(t)] to `out`, for x = t^2."""
+    """Add log H_nu(x) to `out`, where H_nu(t^2) = Gamma(nu + 1) (2/t)^nu I_nu(t) with the Bessel function I.
+
+    As in refimpl/distributions/moments.py, `value` starts at the order nu + steps, and a recurrence leads
+    down to nu.
+    """
     value, q, ratio = np.empty((3, len(x)))
     _log_debye(x, nu + steps, series[0], q, value)
     if steps > 0:
@@ -284,6 +311,7 @@ def _add_log_bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> Non
 
 @subroutine()
 def _log_debye(x: Any, nu: float, series: Any, q: Any, out: Any) -> None:
+    """Store log H_nu(x) in `out` for a large nu, as `_debye` in moments.py does; `q` is a workspace."""
     for i in range(len(x)):
         y = x[i] / (nu * nu)
         sigma = (1.0 + y) ** 0.5

@@ -1,14 +1,15 @@
 """Kernels for divergences with a closed form (entropic, absolute value, hinge) or a quantile (indicator).
 
-All kernels of inner problems share their arguments. `rows` is (losses, offsets, eta): row r consists of
+All kernels of inner problems have the same arguments. `rows` is (losses, offsets, eta): row r consists of
 losses[offsets[r] : offsets[r + 1]]. The reference distribution `p` is None if uniform. Otherwise it has the
-shape of the losses if `p_per_row` is 1, and is shared by all rows if 0. A kernel solves the rows from `start`
-to stop - 1 and fills out = (value, mu, weights, gap). Sums are in float64 for every dtype. A kernel sets the
-value of a row to NaN if a loss or p is invalid, or if its accuracy is in doubt: the reference then solves the
-batch. `parameter` belongs to the divergence, and `slope1` is phi'(1).
+shape of the losses if `p_per_row` is 1, and is shared by all rows if `p_per_row` is 0. `parameter` is that of
+the divergence, and `slope1` is phi'(1). A kernel solves the rows from `start` to stop - 1, and fills
+out = (value, mu, weights, gap). Sums are in float64 for every dtype. A kernel sets the value of a row to NaN
+if a loss or p is invalid, or if the accuracy of the result is in doubt. The reference then solves the batch.
 
-Names in all kernels: top = max f, low = min f, `density` the row of weights, `p_sum` the sum of p, g = f -
-top.
+Names for one row of m losses f_i: top = max f, low = min f, `density` the weights to fill in, `p_sum` the sum
+of p (m if p is None: every p_i counts as 1), w = p_i, and g = f_i - top (in `solve_indicator`, f_i minus the
+quantile).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from phiball.backends.numba.primitives import (
     write,
 )
 
-_SLACK = 8.0 * EPS  # relative tolerance for a probability to reach alpha, as in the reference
+_SLACK = 8.0 * EPS  # a probability of alpha (1 - _SLACK) counts as alpha, as in the reference
 
 
 @compiled(REORDER_SUMS)
@@ -57,7 +58,7 @@ def solve_entropic(
         if spread < 1e-290 and top > low:
             value[row] = np.nan  # range/eta underflows
             continue
-        c = 1.0 if spread < 1.0 else 0.0  # for a large eta, E exp(u) - 1 is more accurate
+        c = 1.0 if spread < 1.0 else 0.0  # sums p_i (exp(u_i) - c); c = 1 is more accurate for a large eta
         total = 0.0
         for block in range(0, m, BLOCK):
             partial = 0.0
@@ -71,7 +72,7 @@ def solve_entropic(
         total = total / p_sum
         mean = plus(total, c)  # E exp(u)
         if not mean > (1e-280 if weights.itemsize == 8 else 1e-30):
-            value[row] = np.nan  # p is tiny at the largest losses: underflow of other terms may matter
+            value[row] = np.nan  # p is tiny at the largest losses, and terms of other losses may underflow
             continue
         scale = 1.0 / (mean * p_sum)
         for i in range(m):
@@ -88,7 +89,7 @@ def solve_entropic(
 def solve_kinked(
     rows: Any, p: Any, p_per_row: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Examples 4 and 5, corrected: gamma_i = p_i where f > max f - width; the rest moves to the largest loss.
+    """Examples 4 and 5, corrected: gamma_i = p_i where f_i > top - width; the rest moves to the largest loss.
 
     `parameter` is the slope of phi at 0: -1 for the absolute value, 0 for the hinge.
     """
@@ -100,13 +101,14 @@ def solve_kinked(
         losses, density = row_of(f, first, m), row_of(weights, first, m)
         distribution = row_of(p, p_per_row * first, m)
         e = float64(eta[row])
-        width = e * (1.0 - parameter)  # the cost of moving all probability
+        width = e * (1.0 - parameter)  # the cost of moving a unit of probability
         top, low, p_sum = extent(losses, distribution)
-        # As in the reference, mu is inside the domain of phi* if possible, and never outside.
+        # As in the reference, (f - mu)/eta is inside the domain of phi* if possible, otherwise at its end.
         drop = minus(top, low) / (1.0 - parameter)
         drop = drop if drop < e else e
         shift = store_mu(mu, row, top, -drop * (1.0 - 8.0 * EPS), e, 0.0, True)
         cut = shift + parameter * e
+        # `left` is the probability that moves, `at_top` the probability of the largest loss.
         left, at_top, primal, dual = 0.0, 0.0, 0.0, 0.0
         for block in range(0, m, BLOCK):
             part_left, part_top, part_primal, part_dual = 0.0, 0.0, 0.0, 0.0
@@ -163,7 +165,7 @@ def _masses_above(
 
 @subroutine(REORDER_SUMS)
 def _at_and_above(a: Any, distribution: Any, q: float) -> tuple[float, float]:
-    """(the probability of a = q, sum p (a - q)_+)."""
+    """(the probability of a = q, sum_i p_i max(a_i - q, 0))."""
     tied, excess = 0.0, 0.0
     for block in range(0, a.size, BLOCK):
         part_tied, part_excess = 0.0, 0.0
@@ -180,13 +182,13 @@ def _at_and_above(a: Any, distribution: Any, q: float) -> tuple[float, float]:
 def select(
     a: Any, distribution: Any, goal: float, p_sum: float, low: float, high: float
 ) -> tuple[float, float, float, float]:
-    """(q, above, tied, excess): q is the largest entry for which the probability of a >= q reaches `goal`.
+    """(q, above, tied, excess): q is the largest entry of a such that the probability of a >= q is >= goal.
 
-    `above` is the probability of a > q, `tied` of a = q, and `excess` is sum p (a - q)_+; NaN on failure. The
-    bracket [low, high] contains all entries with p > 0 at first. Each step evaluates the probability above
-    three values: the point of false position (Illinois method) and two close to it, which usually enclose q.
-    After 20 steps, bisection over the floating-point numbers follows. The last steps move from entry to
-    entry.
+    `above` is the probability of a > q, `tied` that of a = q, and `excess` is sum_i p_i max(a_i - q, 0); all
+    are NaN on failure. [low, high] is a bracket of q, which at first contains all entries with p > 0. A step
+    evaluates the probability above three values: the point of false position (Illinois method), and one value
+    on each side of it, which usually enclose q. After 20 steps the point is found by bisection over the
+    floating-point numbers instead. Close to q, the search moves down from entry to entry.
     """
     mean = p_sum / a.size
     above, beyond = 0.0, p_sum  # the probabilities of a > high and a > low
@@ -230,7 +232,10 @@ def select(
 def solve_indicator(
     rows: Any, p: Any, p_per_row: int, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Example 1 with atoms: gamma_i = p_i/alpha where f exceeds the quantile q; the rest goes to f = q."""
+    """Example 1 with atoms: gamma_i = p_i/alpha where f_i exceeds the quantile q; the rest goes to f_i = q.
+
+    `parameter` is alpha. Weights are `heavy` times p above q, and `share` times p at q.
+    """
     f, offsets, _ = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
@@ -244,8 +249,9 @@ def solve_indicator(
             continue
         full = parameter * p_sum
         if distribution is None:
-            # The unit is 1/m. alpha m may be an integer up to rounding, so it is computed as full + rest:
-            # 2^27 + 1 splits alpha into two terms whose products with m are exact.
+            # p_sum is m. alpha m may be an integer up to rounding, so it is computed as full + rest, where
+            # `rest` is the rounding error of `full`. The factor 2^27 + 1 splits alpha into two terms whose
+            # products with m are exact (Dekker's method).
             head = parameter * 134217729.0
             head = minus(head, minus(head, parameter))
             rest = minus(head * p_sum, full) + minus(parameter, head) * p_sum

@@ -21,7 +21,7 @@ def fast_log(y: float) -> float:
     With y = 2^k m, where sqrt(1/2) <= m < sqrt(2), log y = k log 2 + 2 artanh s for s = (m - 1)/(m + 1).
     """
     shifted = bits(y) + 0x95F619980C433  # moves sqrt(1/2) to the next power of two
-    # Convert the exponent bits to a float: as the low bits of 2^52, they add their integer value to it.
+    # Convert the exponent to a float: the low bits of the float 2^52 + n are the integer n.
     k = from_bits(((shifted >> 52) & 0x7FF) | 0x4330000000000000) - 4503599627371519.0
     m = from_bits((shifted & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD)
     s = (m - 1.0) / (m + 1.0)
@@ -41,7 +41,8 @@ def exp_minus(x: float, c: float) -> float:
     """exp(x) - c for c = 0 or 1, accurate also if exp(x) is close to c. Valid for x < 709.
 
     Below x = -708, where exp(x) would be subnormal, exp(x) is replaced by 0. With x = n log 2 + r and
-    abs(r) <= log(2)/2, exp(x) = 2^n exp(r). Adding 1.5 * 2^52 rounds x/log 2 to n, in the low bits.
+    abs(r) <= log(2)/2, exp(x) = 2^n exp(r). Adding 1.5 * 2^52 to x/log 2 rounds it to the integer n, which is
+    then in the low bits of the sum.
     """
     shifted = x * 1.4426950408889634 + 6755399441055744.0
     n = shifted - 6755399441055744.0

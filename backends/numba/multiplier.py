@@ -1,7 +1,12 @@
 """Numba kernel of `multiplier`: for each row, the price eta at which the worst case uses its whole budget.
 
-The method is explained in refimpl/inner/multiplier.py. Entries with p = 0 are skipped, and loops over a row
-are vectorised.
+The method is explained in refimpl/inner/multiplier.py: the worst cases form a curve with a parameter beta,
+and Newton's method finds the point of the curve whose cost, the divergence, equals the budget. Here
+- `k` is the order of the divergence, a = k - 1, and g = f - max f;
+- the unknown is x = beta + `anchor`, where `anchor` is 0 or the g of the smallest loss with positive weight;
+- `max_cost` is the cost at beta = 0, and `series` are the coefficients of phi(exp(t)) from t^2 on.
+
+Entries with p = 0 are skipped, and loops over a row are vectorised.
 """
 
 from __future__ import annotations
@@ -54,6 +59,11 @@ def multiplier(f: Array, budget: Array, p: Array | None, d: Any) -> Any:
 def _multipliers(
     f: Any, p: Any, budget: Any, k: float, series: Any, max_log_range: float, out: Any, start: int, stop: int
 ) -> None:
+    """Fill out[0] with eta and out[1] with the cost, for the rows from `start` to stop - 1.
+
+    f is (n, m), budget (n,), and p (n, m), or (1, m) if all rows share it. beta is at least the range of the
+    losses times exp(-max_log_range).
+    """
     m = f.shape[1]
     workspace = np.empty((5, m))
     for i in range(start, stop):
@@ -95,7 +105,10 @@ def _multipliers(
 def _root(
     row: Any, budget: float, max_cost: float, k: float, series: Any, max_log_range: float, spread: float
 ) -> tuple[float, float]:
-    """(eta, cost) at which the cost equals the budget. `row` holds f - max f, p and a workspace."""
+    """(eta, cost) at which the cost equals the budget. `row` holds g, p and three rows of workspace.
+
+    `spread` is the range of the losses.
+    """
     g, p, n = row[0], row[1], row.shape[1]
     x_min = max(spread * np.exp(-max_log_range), 1e-290)
     mean, variance = 0.0, 0.0
@@ -124,7 +137,7 @@ def _root(
 def _newton(
     row: Any, budget: float, max_cost: float, k: float, series: Any, x: float, anchor: float, x_min: float
 ) -> tuple[float, float, float]:
-    """(cost, eta, x) where the cost equals the budget, by Newton's method in log x from the given x."""
+    """(cost, eta, x) where the cost equals the budget, by Newton's method in log x; x is at least `x_min`."""
     low, high = 0.0, inf
     goal = np.log(budget / (1.0 - budget / max_cost))
     cost, eta = 0.0, 0.0
@@ -147,7 +160,10 @@ def _newton(
 
 @subroutine(REORDER_SUMS)
 def _cost_at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float, float, float]:
-    """(cost, its derivative with respect to log x, eta) at beta = x - anchor."""
+    """(cost, its derivative with respect to log x, eta) at beta = x - anchor.
+
+    `logs` are the logarithms of gamma/p before normalization, and `log_slopes` their derivatives.
+    """
     g, p, logs, log_slopes, slope_terms = row[0], row[1], row[2], row[3], row[4]
     n, a, beta = len(g), k - 1.0, x - anchor
     excess, whole = 0.0, 0.0
@@ -191,7 +207,7 @@ def _cost_at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[
 
 @subroutine({"contract"})
 def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[float, float]:
-    """(z, log z) for z = 1 + v; where this cancels, z is computed from the distance to the anchor."""
+    """(z, log z) for z = 1 + v, where v = g/beta up to sign; if v <= -1/2, z is ((g - anchor) + x)/beta."""
     near = v > -0.5
     z = 1.0 + v if near else ((g - anchor) + x) / beta
     y = z if z > _TINY else _TINY

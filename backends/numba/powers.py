@@ -1,12 +1,19 @@
 """Kernels for Cressie-Read divergences, by Newton's method: orders 2 and 3/2, and every other order k.
 
 The docstring of closed_form.py explains the arguments. Let a = k - 1, q = 1/a and
-y_i = Y + a (f_i - ref)/eta. The densities are x_i = y_i^q, or 0 where y_i <= 0, and Y solves E x = 1.
-For k < 2, `ref` is the largest loss. The power mean (E y^q)^a is concave in Y for k < 1 and convex for k > 1,
-so that Newton's method on it converges monotonically, from the left or from the right. For k > 2, x_i as a
-function of y_i has infinite slope at zero. Then `ref` is the smallest loss with a positive density, for which
-small y_i are accurate, and Newton's method is applied to E x as a function of Y^q, which is convex.
-Orders 2 (quadratic) and 3/2 use polynomials in b = Y - 1 instead of powers.
+y_i = Y + a (f_i - ref)/eta, where `ref` is one of the losses. The densities are x_i = gamma_i/p_i = y_i^q,
+or 0 where y_i <= 0. The kernels solve E x = 1 for Y, where E is the mean under p.
+
+For k < 2, `ref` is the largest loss, unless p is tiny there. The power mean (E y^q)^a is concave in Y for
+k < 1 and convex for k > 1. So Newton's method for the power mean converges monotonically, from the left for
+k < 1 and from the right for k > 1.
+
+For k > 2, x_i as a function of y_i has infinite slope at zero. Then `ref` becomes the smallest loss with a
+positive density, for which small y_i are accurate, and Newton's method is applied to E x as a function of
+Y^q, which is convex.
+
+Orders 2 (quadratic) and 3/2 use polynomials in b = Y - 1 instead of powers. In this file g = f_i - ref, and
+`scale` is a/eta.
 """
 
 from __future__ import annotations
@@ -34,14 +41,14 @@ from phiball.backends.numba.primitives import (
     write,
 )
 
-_MAX_MASS_ERROR = 1e-13  # the reference solves a row whose weights sum to one with a larger error
+_MAX_MASS_ERROR = 1e-13  # if the weights' sum differs from one by more, the reference solves the batch
 
 
 @compiled(REORDER_SUMS)
 def solve_small_powers(
     rows: Any, p: Any, p_per_row: int, squared: Any, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Order 3/2 if `squared` is True, order 2 if it is None. (None is a type: one branch is compiled.)"""
+    """Order 3/2 if `squared` is True, order 2 if None. (Numba compiles one branch, as None is a type.)"""
     f, offsets, eta = rows
     value, mu, weights, gap = out
     for row in range(start, stop):
@@ -56,7 +63,8 @@ def solve_small_powers(
         value[row] = np.nan
         if not p_sum > 0.0:
             continue
-        # Two upper bounds of b: the power mean is at least the mean, and at least the largest loss's term.
+        # Two upper bounds of b: the power mean of y is at least its mean, and at least the term of the
+        # largest loss.
         alone = p_sum / at_top if squared is None else np.sqrt(p_sum / at_top)
         b = -moment * scale / p_sum
         b = b if b < alone - 1.0 else alone - 1.0
@@ -74,7 +82,7 @@ def solve_small_powers(
             )
             if not abs(mass) > MASS_ROUNDING * p_sum or attempt == 2:
                 break
-            # b is inaccurate, as p is tiny at the largest loss: use the smallest loss with a density > 0.
+            # b is inaccurate, as p is tiny at the largest loss: `ref` becomes the smallest loss with x > 0.
             near = next_loss(losses, distribution, ref - (1.0 + b) / scale, -1.0)
             near = near if near < top else top
             b, ref = b + minus(near, ref) * scale, near
@@ -85,9 +93,12 @@ def solve_small_powers(
 
 @subroutine(REORDER_SUMS)
 def _linear_root(
-    losses: Any, distribution: Any, p_sum: float, ref: float, b: float, scale: float, density: float
+    losses: Any, distribution: Any, p_sum: float, ref: float, b: float, scale: float, points_per_mass: float
 ) -> float:
-    """The root b of E max(y, 0) = 1, starting above it. In the loop, g is y in units of the losses."""
+    """The root b of E max(y, 0) = 1, from a b above the root. In the loop, g is y/scale.
+
+    `active` is the probability of y > 0, and `points_per_mass` the number of points divided by p_sum.
+    """
     last_b, last_active = np.inf, 0.0
     for step in range(100):
         edge = -(1.0 + b) / scale
@@ -103,8 +114,8 @@ def _linear_root(
             total += part_total
         mean = total * scale / p_sum
         change = p_sum * (mean - 1.0) / active
-        if not abs(mean - 1.0) * active * density > 0.5 or step > 9:
-            # A Newton step is exact if no y changes its sign; about active (mean - 1) density of them do.
+        if not abs(mean - 1.0) * active * points_per_mass > 0.5 or step > 9:
+            # A Newton step is exact if no y_i changes its sign. The left side estimates how many do.
             b -= change
             if step <= 9 or not abs(change) > 4.0 * EPS * (1.0 + abs(b)):
                 break
@@ -123,7 +134,7 @@ def _linear_root(
 
 @subroutine(REORDER_SUMS)
 def _square_root(losses: Any, distribution: Any, p_sum: float, ref: float, b: float, scale: float) -> float:
-    """The root b of E max(y, 0)^2 = 1, starting above it."""
+    """The root b of E max(y, 0)^2 = 1, from a b above the root."""
     for _ in range(100):
         first, excess = 0.0, 0.0
         for block in range(0, losses.size, BLOCK):
@@ -149,9 +160,10 @@ def _square_root(losses: Any, distribution: Any, p_sum: float, ref: float, b: fl
 def _polynomial_sums(
     row: Any, ref: float, b: float, at_mu: float, scale: float, share: float, squared: Any
 ) -> tuple[float, float, float, float]:
-    """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*(s)); `at_mu` is b for the rounded multiplier.
+    """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*), each sum over all points i; stores weights.
 
-    Stores the weights p x times `share`.
+    The weights are p x times `share`. x is computed from b, and phi* from `at_mu`, the b of the rounded mu.
+    In the loop, d is y - 1 for b, and s is y - 1 for `at_mu`.
     """
     losses, distribution, density = row
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
@@ -187,7 +199,7 @@ def _polynomial_sums(
 def solve_power(
     rows: Any, p: Any, p_per_row: int, k: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Cressie-Read of order k."""
+    """Cressie-Read of order k. `T` is Y - 1, stored separately for accuracy near Y = 1."""
     f, offsets, eta = rows
     value, mu, weights, gap = out
     a, q = k - 1.0, 1.0 / (k - 1.0)
@@ -205,7 +217,7 @@ def solve_power(
         value[row] = np.nan
         if not (p_sum > 0.0 and spread < 1e280 and (spread > 1e-280 or top == low) and abs(logs) < 600.0):
             continue  # invalid input, or overflow
-        # Two bounds of Y: its values if only the largest loss had weight, or if all losses were equal.
+        # Two bounds of Y: its values if only the largest loss had weight, and if all losses had their mean.
         alone, equal = np.exp(logs), 1.0 - moment / p_sum * scale
         high = alone if alone < 1.0 + spread else 1.0 + spread
         Y = equal if (equal > alone) == (a < 0.0) else alone
@@ -227,8 +239,8 @@ def solve_power(
         shift = store_mu(mu, row, top, exact * (1.0 - rounding) if k < 1.0 else exact, e, slope1, k < 1.0)
         value[row] = top + (exact + e * (conj / p_sum))
         h = minus(shift, exact)
-        # A bound on the dual's increase by the rounding h of mu: phi*'' increases for k < 2; for k > 2 it
-        # decreases, which costs at most the factor a.
+        # The rounding error h of mu increases the dual by at most h^2/(2 eta) times E phi*'', if phi*'' is
+        # increasing (k < 2). For k > 2 it is decreasing, and the bound needs the factor a.
         square = h * (h / e) * 0.5 * (a if a > 1.0 else 1.0) * (slope / p_sum)
         gap[row] = -h * mass + ((square if square < h else h) if h > 0.0 else 0.0)
 
@@ -237,11 +249,12 @@ def solve_power(
 def _root(
     row: Any, p_sum: float, ref: float, scale: float, k: float, Y: float, T: float, high: float, refine: bool
 ) -> tuple[float, float, float]:
-    """(ref, Y, Y - 1) where E x = 1; NaN on failure. `T` is Y - 1, stored separately for accuracy near Y = 1.
+    """(ref, Y, T = Y - 1) where E x = 1, from given ref, Y and T; Y and T are NaN on failure.
 
-    The last Newton step starts at an error below 1e-8. For k > 2, `ref` is the largest loss at first, with Y
-    between 1 and `high`. `refine` is for a root that is inaccurate because p is tiny at the largest loss:
-    `ref` then becomes the smallest loss with a positive density.
+    The last Newton step starts where E x differs from 1 by less than 1e-8. For k > 2, `ref` is the largest
+    loss at first, and Y lies between 1 and `high`; close to the root, `ref` becomes the smallest loss with a
+    positive density (`anchored`). `refine` does the same from the start, for k > 1: it is set if a first root
+    was inaccurate because p is tiny at the largest loss.
     """
     losses, distribution, density = row
     a, low, distance, anchored = k - 1.0, 1.0, np.inf, refine and k > 2.0
@@ -255,7 +268,7 @@ def _root(
         mass, slope = mass / p_sum, slope / p_sum
         close, rho = abs(mass) < 1e-8, -mass / (slope * Y)
         if anchored:
-            if rho <= -1.0:  # E x is convex in Y^q, and its tangent has no root: the density at ref is zero
+            if rho <= -1.0:  # the tangent of E x, as a function of Y^q, is never 1: the density at ref is 0
                 above = next_loss(losses, distribution, ref, -1.0)
                 distance = minus(above, ref) * scale
                 ref, Y = above, Y + distance
@@ -307,7 +320,7 @@ def _sums(
     k: float,
     share: float,
 ) -> tuple[float, float, float]:
-    """(sum p (x - 1), sum p x/y, sum p phi*); stores the weights p x times `share`.
+    """(sum p (x - 1), sum p x/y, sum p phi*), each sum over all points i; stores the weights p x * share.
 
     The logarithm of y is corrected for the rounding error of y, so that x - 1 is accurate.
     """

@@ -1,7 +1,7 @@
 """Building blocks of the compiled kernels.
 
-Most are single LLVM instructions. These compile fast, vectorise, and keep their own floating-point flags
-inside functions with REORDER_SUMS. With NUMBA_DISABLE_JIT, plain Python replaces them.
+Most of them are single LLVM instructions, which compile fast, vectorise, and keep their own floating-point
+flags inside functions with REORDER_SUMS. With NUMBA_DISABLE_JIT, plain Python replaces the instructions.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from phiball.backends.numba.compilation import subroutine
 REORDER_SUMS = {"reassoc", "contract", "nsz"}  # fastmath flags; NaN and infinity keep their meaning
 BLOCK = 4096  # long sums are split into partial sums of this length, to limit the rounding error
 EPS = 2.220446049250313e-16
-MASS_ROUNDING = 1e-14  # a solution whose weights sum to one with a larger error is refined
+MASS_ROUNDING = 1e-14  # if the weights' sum differs from one by more, the solution is refined
 
 
 def instruction(python: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Decorate a builder of LLVM code as a function; `python` replaces it if nothing is compiled."""
+    """Decorate a builder of LLVM code as a compiled function; without compilation, `python` replaces it."""
     return lambda builder: python if config.DISABLE_JIT else intrinsic(builder)
 
 
 def _bit_cast(source: Any, target: Any) -> Callable[..., Any]:
-    """A builder that reinterprets the bits of a number as the type `target`."""
+    """A builder that reinterprets the bits of a number of type `source` as the type `target`."""
 
     def typed(context: Any, x: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -121,10 +121,11 @@ def larger(context: Any, a: Any, b: Any) -> Any:
 def store_mu(
     out: Any, row: int, top: float, shift: float, eta: float, slope1: float, ends: bool = False
 ) -> float:
-    """Store mu = top + shift - eta slope1 in out[row], and return the shift that the stored number has.
+    """Store mu = top + shift - eta slope1, rounded, in out[row]; return the shift of the rounded mu.
 
-    As in `_round_mu` of the reference, mu is rounded to nearest, but up if eta is below the rounding error
-    of mu, or if the domain of phi* is bounded (`ends`), since rounding down could leave the domain.
+    slope1 is phi'(1). As in `_round_mu` of the reference, mu is rounded to nearest. It is rounded up if eta
+    is below the rounding error of mu, or if the domain of phi* is bounded (`ends`), because a smaller mu
+    could leave the domain.
     """
     unit = EPS if out.itemsize == 8 else 1.1920929e-07
     mu = (top + shift) - eta * slope1
@@ -158,7 +159,10 @@ def row_of(context: Any, a: Any, first: Any, m: Any) -> Any:
 
 @subroutine(REORDER_SUMS)
 def extent(f: Any, distribution: Any) -> tuple[float, float, float]:
-    """(max f, min f, sum p) over points with p > 0; p = 1 if `distribution` is None. NaN if invalid."""
+    """(max f, min f, sum p) over points with p > 0, where p = 1 if `distribution` is None.
+
+    The sum is NaN if a loss is not finite, or if p is not a distribution.
+    """
     top, low, negative, p_sum = -np.inf, -np.inf, -np.inf, 0.0
     for block in range(0, f.size, BLOCK):
         partial = 0.0
@@ -177,7 +181,7 @@ def extent(f: Any, distribution: Any) -> tuple[float, float, float]:
 
 @subroutine(REORDER_SUMS)
 def moments(f: Any, distribution: Any, top: float) -> tuple[float, float]:
-    """(sum p (f - top), the probability of the losses equal to top), where top = max f."""
+    """(sum_i p_i (f_i - top), the probability of the losses equal to top), where top = max f."""
     moment, at_top = 0.0, 0.0
     for block in range(0, f.size, BLOCK):
         partial, tied = 0.0, 0.0
@@ -192,7 +196,10 @@ def moments(f: Any, distribution: Any, top: float) -> tuple[float, float]:
 
 @subroutine(REORDER_SUMS)
 def next_loss(f: Any, distribution: Any, level: float, sign: float, inclusive: bool = False) -> float:
-    """The nearest loss with p > 0 below `level`, or above it for sign = -1; infinite if there is none."""
+    """The nearest loss with p > 0 below `level` (above it for sign = -1); infinite if there is none.
+
+    If `inclusive`, a loss equal to `level` counts too.
+    """
     best, level = -np.inf, sign * level
     tie = level if inclusive else np.nan
     for i in range(f.size):

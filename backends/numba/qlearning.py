@@ -14,7 +14,7 @@ from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 @subroutine()
 def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
-    """-eta log sum_j w_j exp(-q_j/eta), where q_j = Q[index_j, a], or max Q[index_j] for a = -1."""
+    """-eta log sum_j weight_j exp(-q_j/eta), where q_j = Q[index_j, a], or max Q[index_j] for a = -1."""
     low = np.inf
     for j in range(index.size):
         if weight[j] > 0.0:
@@ -34,6 +34,7 @@ def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
 
 @subroutine()
 def _q_value(Q: Any, s: int, a: int) -> float:
+    """Q[s, a], or the largest entry of Q[s] for a = -1."""
     if a >= 0:
         entry: float = Q[s, a]
         return entry
@@ -59,7 +60,7 @@ def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> 
 
 @compiled()
 def neighbourhood_at(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, weight: Any) -> int:
-    """Fill `index` and `weight` with the result of `Grid.neighbourhood_at` at x (d,); return its length.
+    """Fill `index` and `weight` with `Grid.neighbourhood_at` of one state x (d,); return their used length.
 
     Both need at least as many entries as the product over dimensions of min(bins, ceil(2 radius/width) + 1).
     """
@@ -101,7 +102,12 @@ def q_loop(
     inside: bool,
     out: Any,
 ) -> None:
-    """The loop of `q_run`; overwrites the arrays of `out` = (Q, visits, rewards, ended)."""
+    """The loop of `q_run`; overwrites the arrays of `out` = (Q, visits, rewards, ended).
+
+    - `tables`: reward (S, A) and terminal (S,).
+    - `distributions`, `uniforms`, `schedules`: as in the reference `q_run`.
+    - `neighbourhood`: index and weight, both (S, k).
+    """
     reward, terminal = tables
     cumulative, first = distributions
     alphas, epsilons = schedules
@@ -143,8 +149,9 @@ def q_run(
 ) -> Any:
     """Run Q-learning like `q_run` in refimpl/qlearning/q_learning.py: (Q, visits, rewards, ended).
 
-    Returns NotImplemented except for float64 in main memory, the entropic divergence and no estimator. (In
-    float32, rounding errors would soon lead this run and the reference to different states.)
+    Returns NotImplemented unless the arrays are float64 in main memory, the divergence is entropic and
+    `estimator` is None. (In float32, rounding errors would soon lead this run and the reference to different
+    states.)
     """
     if perturbation.phi.family != "entropic" or estimator is not None:
         return NotImplemented

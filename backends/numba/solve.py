@@ -19,8 +19,8 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any, check: bool = False) ->
     """Solve inner problems like the reference in refimpl/inner/solvers.py: (value, mu, weights, gap).
 
     Takes NumPy arrays and torch tensors in main memory, which are not copied. Returns NotImplemented for
-    other arrays, divergences without a kernel and invalid input: the reference then solves it or raises the
-    error.
+    other arrays, for divergences without a kernel and for invalid input: the reference then solves the
+    problem or raises the error.
     """
     m = f.shape[-1]
     kernel = _kernel_for(d)
@@ -48,7 +48,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any, check: bool = False) ->
 
 
 def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any, check: bool = False) -> Any:
-    """`solve` for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], with p sliced alike."""
+    """`solve` for rows of different lengths: row r is the slice offsets[r] : offsets[r + 1] of f and of p."""
     kernel = _kernel_for(d)
     losses, ends, etas = as_numpy_view(f), as_numpy_view(offsets), as_numpy_view(eta)
     distribution = None if p is None else as_numpy_view(p)
@@ -65,7 +65,10 @@ def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any, 
 def _run(
     kernel: tuple[Callable[..., None], Any], f: Any, offsets: Any, eta: Any, p: Any, p_per_row: bool, d: Any
 ) -> Any:
-    """(value, mu, weights, gap) for rows stored one after the other; see closed_form.py for the arguments."""
+    """(value, mu, weights, gap) for rows stored one after the other, or NotImplemented.
+
+    `kernel` is the result of `_kernel_for`; closed_form.py explains the other arguments.
+    """
     n = len(offsets) - 1
     numbers = np.empty((3, n), dtype=f.dtype)
     value, mu, gap = numbers
@@ -109,7 +112,7 @@ def contiguous(x: Any) -> Any:
 
 
 def to_library(x: Any, like: Array) -> Array:
-    """The NumPy array `x` as an array of the library of `like`, sharing memory."""
+    """The NumPy array `x` as a NumPy array or torch tensor, like `like`, on the same memory."""
     if isinstance(like, np.ndarray):
         return x
     import torch

@@ -16,7 +16,7 @@ from threading import RLock, Thread
 from typing import Any, TypeAlias
 
 THREADS_VARIABLE = "PHIBALL_THREADS"
-_MIN_ENTRIES = 1 << 18  # per thread; with fewer entries, another thread costs more than it saves
+_MIN_ENTRIES = 1 << 18  # entries per thread; with fewer, another thread costs more than it saves
 _PARTS_PER_THREAD = 4  # several, because threads run at different speeds
 
 Parts: TypeAlias = deque[partial[None] | None]
@@ -78,13 +78,13 @@ def _idle_cores() -> int:
         return 1 << 30
 
 
-_compiled_kernels: set[Any] = set()  # the arguments `kernel` of `over_rows` so far
+_compiled_kernels: set[Any] = set()  # the values of the argument `kernel` of `over_rows` so far
 
 
 def _compile_in_thread(key: Any, call: Callable[[], None]) -> None:
     """Make the first call of a kernel, which compiles it, in a new thread.
 
-    Ctrl-C then ends the wait, but not the compilation, whose interruption could leave locks of Numba held.
+    Ctrl-C then ends the wait, but not the compilation: interrupting it could leave locks of Numba held.
     """
     errors: list[BaseException] = []
 
@@ -109,9 +109,10 @@ def _compile_in_thread(key: Any, call: Callable[[], None]) -> None:
 def over_rows(work: Callable[[int, int], None], rows: int, entries: int, kernel: Any = None) -> None:
     """Call `work(start, stop)` on ranges that cover all rows, on several threads if there are enough entries.
 
-    `work` must release the GIL. `kernel` identifies the compiled function that it calls, with its types, or
-    is None. The calling thread takes part, and does all the work if the other threads are busy or cannot be
-    started. When this function returns or raises, no thread is still working.
+    `work` must release the GIL. `entries` is a measure of the work, such as the number of losses. `kernel`
+    identifies the compiled function that `work` calls and the types of its arguments, or is None. The calling
+    thread takes part, and does all the work if the other threads are busy or cannot be started. When this
+    function returns or raises, no thread is still working.
     """
     if kernel is not None and kernel not in _compiled_kernels:
         _compile_in_thread(kernel, partial(work, 0, 0))
@@ -158,7 +159,7 @@ def _run_all(parts: Parts) -> None:
 
 
 def _finish(parts: Parts, locks: list[RLock]) -> None:
-    """Drop the parts that have not started, and wait for those that run. It may be called twice."""
+    """Drop the parts that have not started, and wait for the running ones. It may be called twice."""
     parts.extendleft([None] * (1 + len(locks)))
     for lock in locks:
         lock.acquire()

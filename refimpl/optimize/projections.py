@@ -80,8 +80,8 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
 def onto_simplex(theta: Array) -> Array:
     """Project theta (..., m) onto the probability simplex along the last axis.
 
-    The projection maximizes theta.gamma - |gamma|^2/2, the inner problem with the quadratic divergence and
-    eta = 1/m. The result has the shape of theta, and no gradient.
+    The projection maximizes theta.gamma - |gamma|^2/2 over the simplex. This is the inner problem with the
+    quadratic divergence and eta = 1/m. The result has the shape of theta, and no gradient.
 
     >>> import numpy as np
     >>> from phiball.optimize import onto_simplex
@@ -98,6 +98,7 @@ def onto_simplex(theta: Array) -> Array:
 
 
 def _valid_bound(name: str, bound: float | Array) -> float | Array:
+    """`bound` as a float or an array; raise unless it consists of numbers other than NaN."""
     if is_array_api_obj(bound):
         check_array(name, bound)
         missing = bool(array_namespace(bound).any(array_namespace(bound).isnan(bound)))

@@ -11,7 +11,7 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import check_array, check_same_array_type, valid_count, valid_number
 
 Map = Callable[[Array], Array]
-Step = Callable[[Array, Array, float], Array]  # the next iterate, from theta, V and the step size
+Step = Callable[[Array, Array, float], Array]  # maps theta, V and the step size to the next theta
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ def projected_sgd(
     - `step_size`: tau, a positive number, or a function of t = 1, 2, ... that returns one.
     - `steps`: T, the number of iterates theta_1, ..., theta_T. There are T - 1 gradients, as in the paper.
     - `project`: the projection onto the feasible set Theta, such as `onto_box(0, 1)`; none by default.
-    - `average`: whether the solution is the mean of the T iterates, for a convex F, or a random iterate.
+    - `average`: True to return the mean of the T iterates (for a convex F), False for a random iterate.
     - `rng`: for average=False, a seed, a generator of NumPy or torch, an `Rng`, or None.
 
-    Several runs can be stacked along leading axes of theta0. If F is convex, E|V|^2 <= M^2,
-    |theta_1 - theta*| <= D and the step size is D/(M sqrt T), then E F(theta) - min F <= D M/sqrt T for the
-    average. `convex_plan` and `nonconvex_plan` choose step size and T.
+    Several runs can be stacked along leading axes of theta0. Let theta* be a minimizer of F. If F is convex,
+    E|V|^2 <= M^2, |theta_1 - theta*| <= D and the step size is D/(M sqrt T), then the average theta of the
+    iterates has E F(theta) - min F <= D M/sqrt T. `convex_plan` and `nonconvex_plan` choose step size and T.
 
     Reference: Algorithm 1 of Section 3, with the constants corrected (claims F1 and F2).
 
@@ -86,14 +86,15 @@ def mirror_descent(
     average: bool = True,
     rng: Any = None,
 ) -> Iterates:
-    r"""Minimize a function over the simplex by mirror descent, $\theta_{t+1} \propto \theta_t e^{-\tau V}$.
+    r"""Minimize F over the simplex by mirror descent, $\theta_{t+1} \propto \theta_t e^{-\tau V}$.
 
     Arguments:
     - `theta0` (..., d): the starting point, with positive entries that sum to 1 along the last axis.
     - The other arguments and the result are as in `projected_sgd`.
 
-    If F is convex, E max_j V_j^2 <= M^2, theta0 = 1/d and the step size is sqrt(2 log(d)/T)/M, then
-    E F(theta) - min F <= M sqrt(2 log(d)/T) for the average. `convex_plan` with a diameter of sqrt(2 log d)
+    If F is convex, E max_j V_j^2 <= M^2, all entries of theta0 are 1/d and the step size is
+    sqrt(2 log(d)/T)/M, then the average theta of the T iterates has
+    E F(theta) - min F <= M sqrt(2 log(d)/T). `convex_plan` with a diameter of sqrt(2 log d)
     chooses this step size.
 
     Reference: the footnote to Algorithm 1, with the entropy as the mirror map.
@@ -110,7 +111,7 @@ def mirror_descent(
     if theta.ndim == 0 or theta.shape[-1] == 0:
         raise ValueError(f"theta0 has shape {tuple(theta.shape)}; expected at least one entry per row")
     total = xp.sum(theta, axis=-1, keepdims=True)
-    # A distribution whose sum is off by rounding in single precision is accepted, and rescaled below.
+    # If the sum differs from 1 by rounding only, theta0 is accepted, and rescaled below.
     loose = 1e-6 if theta.dtype == xp.float64 else 1e-4
     if not (xp.all(theta > 0) and xp.all(xp.abs(total - 1) <= loose)):
         raise ValueError(
@@ -137,7 +138,7 @@ def _descend(
     average: bool,
     rng: Any,
 ) -> Iterates:
-    """The loop of both methods, from theta_1 = theta."""
+    """The loop of both methods, starting at theta_1 = theta; `step` computes the next iterate."""
     xp = array_namespace(theta)
     _valid_function("gradient", gradient)
     steps = valid_count("steps", steps)
@@ -150,7 +151,7 @@ def _descend(
     total = xp.astype(theta, xp.float64)  # a long sum in single precision would lose small changes
     for t in range(1, steps):
         size = valid_number("step_size(t)", step_size(t), above=0.0) if callable(step_size) else step_size
-        # The function gets a copy, which it may modify or mark as requiring a gradient.
+        # `gradient` gets a copy of theta, which it may modify or mark as requiring a gradient.
         v = _like_theta(detach(gradient(xp.asarray(theta, copy=True))), theta, "gradient(theta)")
         if not xp.all(xp.isfinite(v)):
             raise ValueError(

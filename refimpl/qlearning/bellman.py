@@ -3,9 +3,10 @@
     Q'(s, a) = r(s, a) + discount * sum over s' of P(s' | s, a) V(s'),
     V(s') = max over a of  min over gamma of  E_gamma[Q(., a)] + eta D_phi(gamma, beta(s'; rho))
 
-beta(s'; rho) is the reference distribution of the perturbed state. For the entropic divergence the minimum is
--eta log E exp(-Q/eta), as in the paper's update (claim J1). The paper states its objective as a supremum over
-the ambiguity set, but its update solves the infimum, which is the robust problem (claim J3).
+Here gamma is a distribution of the perturbed state, and beta(s'; rho) its reference distribution. For the
+entropic divergence the minimum is -eta log E exp(-Q/eta), as in the paper's update (claim J1). The paper
+states its objective as a supremum over the ambiguity set, but its update solves the infimum, which is the
+robust problem (claim J3).
 """
 
 from __future__ import annotations
@@ -153,13 +154,13 @@ def value_iteration(
 
     Arguments:
     - `mdp`, `perturbation`: as in `bellman`.
-    - `tol`: the largest error of an entry of Q.
+    - `tol`: the largest allowed error of an entry of Q.
     - `max_iter`: the largest number of iterations.
 
-    Returns `Q` (S, A) and a bound `error` on its distance from the fixed point. For a contraction T and
-    Q' = T Q, the distance of Q' is at most discount/(1 - discount) times the largest entry of abs(Q' - Q); a
-    bound on rounding errors is added. Raises RuntimeError if `max_iter` iterations are not enough, and
-    ValueError if `tol` is below the rounding error.
+    Returns a `FixedPoint`, whose `error` bounds the distance of its Q from the fixed point. For a contraction
+    T and Q' = T Q, the distance of Q' from the fixed point is at most discount/(1 - discount) times the
+    largest entry of abs(Q' - Q); a bound on rounding errors is added. Raises RuntimeError if `max_iter`
+    iterations are not enough, and ValueError if `tol` is below the rounding error.
 
     Reference: Section 6.2.
 

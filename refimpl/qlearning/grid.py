@@ -16,8 +16,8 @@ class Neighbourhood:
     """The reference distributions beta(s; rho) of the perturbed state, for each of n states (Section 6.2).
 
     Arguments:
-    - `index` (n, k) int64: row i contains the states that a perturbation of state i can reach. State i is a
-      state of a table, or entry i of a batch of continuous states.
+    - `index` (n, k) int64: row i contains the states that a perturbation of state i can reach. Here state i
+      is either state i of a table, or entry i of a batch of continuous states.
     - `weight` (n, k): the probabilities of these states. Rows must sum to one up to rounding, and are
       normalised. Pad shorter rows with weight zero. An index may occur twice.
 
@@ -184,9 +184,9 @@ class Grid:
 
 
 def _overlaps(u: Array, a: float, n: int) -> tuple[Array, Array]:
-    """The boxes (m, k) that intersect [u - a, u + a] for u (m,), and the fraction of the interval in each.
+    """The boxes (m, k) that may meet [u - a, u + a], for u (m,), and the fraction of the interval in each.
 
-    There are n boxes, of width one; the first and the last are unbounded.
+    There are n boxes of width one: box i is [i, i + 1], but the first and the last are unbounded.
     """
     xp = array_namespace(u)
     k = min(n, ceil(2 * a) + 1)

@@ -28,8 +28,9 @@ class Transition:
 
     - `s`, `a`: the state and the action taken there.
     - `reward`: the reward.
-    - `s_next`: the row of the neighbourhood that belongs to the next state: its number in a table, or 0 if
-      the neighbourhood is `Grid.neighbourhood_at` of the next state alone.
+    - `s_next`: the row of the neighbourhood that belongs to the next state. This is the number of the state
+      if the neighbourhood has a row per state, and 0 if the neighbourhood is `Grid.neighbourhood_at` of the
+      next state alone.
     - `done`: whether the step ended the episode, so that V(s') = 0.
 
     >>> Transition(s=2, a=0, reward=-1.0, s_next=3)
@@ -104,6 +105,7 @@ def _check_transition(transition: Transition, Q: Array, neighbourhood: Neighbour
 
 
 def _row(neighbourhood: Neighbourhood, i: int) -> Neighbourhood:
+    """Row i of the neighbourhood, as a neighbourhood with one row."""
     return Neighbourhood(neighbourhood.index[i : i + 1, :], neighbourhood.weight[i : i + 1, :])
 
 
@@ -132,7 +134,7 @@ class QLearningResult:
 
 
 def _default_step_size(n: Array) -> Array:
-    """(1 + n)^-0.8, which satisfies the usual conditions and decreases more slowly than 1/(1 + n)."""
+    """(1 + n)^-0.8, which satisfies the conditions in `q_learning`, and decreases slower than 1/(1 + n)."""
     return (1 + n) ** -0.8
 
 
@@ -155,15 +157,15 @@ def q_learning(
       starts from `mdp.initial`.
     - `epsilon`: the probability of a random action instead of the greedy one: a number, or a function of the
       array (n_steps,) of step numbers 0, 1, ... that returns probabilities (n_steps,).
-    - `step_size`: alpha in (0, 1], a function of an array of numbers n of earlier visits of the pair (s, a);
-      (1 + n)^-0.8 by default.
+    - `step_size`: a function that returns the step sizes alpha in (0, 1] for an array of visit counts n;
+      n is the number of earlier updates of the pair (s, a). The default is (1 + n)^-0.8.
     - `Q0` (S, A): the initial table; zero by default. It is set to zero at terminal states.
     - `estimator`, `rng`: as in `robust_value`.
 
-    Returns a `QLearningResult`. If every pair is visited infinitely often and the step sizes satisfy the
-    usual conditions, Q converges to the fixed point of `value_iteration` (claim J2), or with an estimator to
-    the fixed point for the estimator's expectation. The numba backend compiles entropic runs without an
-    estimator.
+    Returns a `QLearningResult`. Let every pair be visited infinitely often, with step sizes alpha_n such that
+    sum_n alpha_n is infinite and sum_n alpha_n^2 finite. Then Q converges to the fixed point of
+    `value_iteration` (claim J2), or with an estimator to the fixed point for the estimator's expectation. The
+    numba backend compiles entropic runs without an estimator.
 
     Reference: Section 6.2.
 
@@ -260,6 +262,7 @@ def _draw_state(cumulative: list[float], u: float) -> int:
 
 
 def _valid_schedule(name: str, rule: float | Callable[[Array], Array], number: Array) -> Array:
+    """The values in [0, 1] of a constant or a function `rule` at `number` = 0, 1, ..., n_steps - 1."""
     xp = array_namespace(number)
     if isinstance(rule, (int, float)) and not isinstance(rule, bool):
         values = xp.full_like(number, float(rule))

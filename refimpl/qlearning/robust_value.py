@@ -65,7 +65,7 @@ class StatePerturbation:
 
     @property
     def phi(self) -> Divergence:
-        """The divergence, with its name resolved."""
+        """The divergence as a `Divergence`, also if it was given by name."""
         return as_divergence(self.divergence)
 
 
@@ -90,8 +90,8 @@ def robust_value(
     Returns an array (..., n). The soft minimum, -worst_case(-Q), lies between the smallest value and the mean
     of Q(., a) in the neighbourhood. So V(s) may exceed max over a of Q(s, a) (claim J2).
 
-    The expectation of SG(level) is above V(s), and decreases to it as the level grows. RTMLMC(level) has the
-    same expectation, with (level + 1)/(2 - 2^-level) samples on average; it draws one level per call.
+    The expectation of SG(level) is above V(s), and decreases to V(s) as the level grows. RTMLMC(level) has
+    the same expectation with (level + 1)/(2 - 2^-level) samples on average; it draws one level per call.
 
     Reference: Eq. (Q:learning) of Section 6.2.
 
@@ -143,6 +143,7 @@ def _soft_minimum(Q: Array, index: Array, weight: Array, perturbation: StatePert
 
 
 def _sampled_soft_minimum(Q: Array, points: Array, perturbation: StatePerturbation) -> Array:
+    """`_soft_minimum` of sampled states `points` (n, k), with equal probabilities."""
     xp = array_namespace(Q)
     weight = xp.full(points.shape, 1 / points.shape[1], dtype=Q.dtype, device=device(Q))
     return _soft_minimum(Q, points, weight, perturbation)

@@ -2,13 +2,13 @@
 
 With probability 1 - delta over n independent data points, for all parameters at once,
 
-    R_adv <= R_adv on the sample + 3 sqrt(log(2/delta)/n)
+    R_adv <= (R_adv on the sample) + 3 sqrt(log(2/delta)/n)
              + inf over alpha of (8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps),
 
-for losses in [0, 1], such as `ramp_loss`. N(eps) is the covering number of the losses as functions of
-perturbed points, in the supremum norm over the data and the ball. The covering number of the robust losses is
-not larger (claim I1). A bound of 1 or more is `vacuous`. Only x is perturbed, in an linf ball; labels are
-not.
+for losses in [0, 1], such as `ramp_loss`. R_adv is the robust risk. N(eps) is the covering number of the
+class of losses, as functions of perturbed points, in the supremum norm over all perturbed data points. The
+covering number of the robust losses is not larger (claim I1). A bound of 1 or more is `vacuous`. Only x is
+perturbed, in an linf ball; labels are not.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import check_array, valid_count, valid_number
 
 _TINY = 2.0**-1000  # a smaller alpha counts as 0
-_NEGLIGIBLE = 60.0  # integrals from 0 to 1 start at exp(-60) instead
+_NEGLIGIBLE = 60.0  # integrals over [0, 1] start at exp(-60) instead of 0
 
 
 @dataclass(frozen=True)
 class CoveringBound:
     """The three terms of the bound on the population risk minus the sample risk, and the best alpha.
 
+    N is the covering number of `covering_bound`.
     - `alpha`: where the infimum is attained; 0 if it is attained in the limit alpha -> 0.
     - `approximation`: 8 alpha.
     - `complexity`: (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps.
@@ -143,7 +144,8 @@ def linear_covering(
     """
     valid_count("K", K, 2)
     valid_number("eps", eps, above=0.0)
-    # A change of W by r in |.|_F moves a logit by r (Psi + sqrt(d) rho), and the loss by 2/varrho times that.
+    # A change of W by r in Frobenius norm changes a logit by at most r (Psi + sqrt(d) rho), and the loss by
+    # at most 2/varrho times as much.
     return (
         K * d * log1p(4 * _max_logit(d, Lambda, Psi, rho) / (valid_number("varrho", varrho, above=0.0) * eps))
     )
@@ -154,10 +156,10 @@ def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: fl
 
     Arguments:
     - `d`, `Psi`, `rho`, `varrho`: as in `linear_covering`.
-    - `Lambda`: a bound on |W|_2,2.
+    - `Lambda`: a bound on the norm |W|_2,2 of the paper.
 
     Returns a float, for `excess_order`. In the paper, log N(eps) = O~(A^2/eps^2) for the ramp loss of linear
-    classifiers. The paper's bound on |W|_1,inf is not used.
+    classifiers. The paper also assumes a bound on |W|_1,inf, which A does not contain.
 
     Reference: the linear class of Section 5.
 
@@ -301,7 +303,10 @@ def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certifica
 
 
 def _best_alpha(n: int, log_covering: Callable[[float], float]) -> float:
-    """The alpha in [0, 1] where 8 - (24/sqrt n) sqrt(log N(alpha)) changes sign; 0 if it is below _TINY."""
+    """The alpha in [0, 1] that minimizes the bound; 0 if it is below _TINY.
+
+    The derivative of the bound, 8 - (24/sqrt n) sqrt(log N(alpha)), is positive where log N(alpha) < n/9.
+    """
     if log_covering(1.0) > n / 9:
         return 1.0
     low = 1.0
@@ -321,6 +326,7 @@ _WEIGHTS = (0.4179591836734694, 0.3818300505051189, 0.2797053914892766, 0.129484
 
 
 def _gauss_rule(f: Callable[[float], float], a: float, b: float) -> float:
+    """The Gauss-Legendre approximation of the integral of f over [a, b]."""
     middle, half = (a + b) / 2, (b - a) / 2
     pairs = zip(_NODES[1:], _WEIGHTS[1:], strict=True)
     ends = sum(w * (f(middle - half * x) + f(middle + half * x)) for x, w in pairs)
@@ -328,7 +334,10 @@ def _gauss_rule(f: Callable[[float], float], a: float, b: float) -> float:
 
 
 def _integral(f: Callable[[float], float], a: float, b: float) -> float:
-    """Integrate f >= 0: halve intervals until the rule agrees with its two halves to 1e-12 of the total."""
+    """Integrate f >= 0 over [a, b], with a relative error of about 1e-12.
+
+    An interval is halved until the rule on it agrees with the sum of the rule on its two halves.
+    """
     panels = max(1, round(b - a))
     ends = [a + (b - a) * k / panels for k in range(panels + 1)]
     todo = [(left, right, _gauss_rule(f, left, right)) for left, right in pairwise(ends)]
@@ -337,7 +346,7 @@ def _integral(f: Callable[[float], float], a: float, b: float) -> float:
         left, right, whole = todo.pop()
         middle = (left + right) / 2
         halves = _gauss_rule(f, left, middle), _gauss_rule(f, middle, right)
-        # At a jump of f they never agree: stop at a negligible width.
+        # At a jump of f the two never agree: stop at a negligible width.
         if abs(sum(halves) - whole) <= 1e-12 * scale or right - left < 1e-12:
             done += sum(halves)
         else:

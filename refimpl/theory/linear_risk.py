@@ -3,7 +3,9 @@
 For b uniform on the unit ball of R^d, g.b = |g| x, where x has a density proportional to (1 - x^2)^((d-1)/2)
 on [-1, 1]. So the risk of g.b on the ball of radius rho is eta h(t) with t = rho |g|/eta and
 
-    h(t) = min over s of  -s + E phi*(s + t x),      h'(t) = E[x phi*'(s + t x)].
+    h(t) = min over s of  -s + E phi*(s + t x),      h'(t) = E[x phi*'(s + t x)] at the minimizer s.
+
+The worst-case distribution of x has the density phi*'(s + t x) with respect to the distribution of x.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from phiball.backends import Array, array_namespace, device, ignore_float_warnin
 from phiball.refimpl.inner.divergences import Divergence, centred
 
 _STEP = 1 / 32  # step of the trapezoidal rule, which is exact to rounding except for steep integrands
-_DISTANCES = [(u, exp(u - exp(-u))) for u in (_STEP * k for k in range(-115, 119))]  # 1e-17 to 40
-_NARROW = 0.4  # largest probability of one node: that of a normal peak that is integrated to 3e-9
-_MISSED = 1e-9  # with a larger error of the total probability the search for s failed, as for t above 1e140
-_MET = 1e-13  # tolerance of the total probability: an error of s enters the value squared
+# Pairs (u, r): the nodes have the distances r, from 1e-17 to 40, from the cut (see `linear_risk`).
+_DISTANCES = [(u, exp(u - exp(-u))) for u in (_STEP * k for k in range(-115, 119))]
+_NARROW = 0.4  # largest allowed probability of one node; a normal peak is then integrated to 3e-9
+_MISSED = 1e-9  # if the total probability differs from 1 by more, the search failed (as for t above 1e140)
+_MET = 1e-13  # tolerance of the total probability; enough, as the value depends on the squared error of s
 
 
 def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]:
@@ -40,11 +43,11 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
     c = centred(divergence)
     distribution = _Distribution(t, d, c)
     with ignore_float_warnings():
-        # Find sigma = s + t = (max f - mu)/eta in the bracket of the corrected Algorithm 2, where also
-        # mu >= max f - eta phi'(inf).
+        # Find sigma = s + t, which is (max f - mu)/eta for the loss f = g.b. The bracket [0, 2 t] is that of
+        # the corrected Algorithm 2. Besides, sigma is at most phi'(inf), the `recession`.
         low, high = xp.zeros_like(t), xp.where(2 * t < c.recession, 2 * t, xp.full_like(t, c.recession))
         lack, surplus = distribution.surplus(low), distribution.surplus(high)
-        # If the total probability is below one even at the upper end, the rest is an atom at the maximum.
+        # If the total probability is below one even at `high`, the rest is an atom at the maximum of f.
         sigma, done = high, surplus <= 0
         was_below = done
         for step in range(200):
@@ -67,7 +70,7 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
 
 
 class _Distribution:
-    """The distribution of x, and expectations under it, with one t per row."""
+    """The distribution of x, and expectations under it, for t (N,) and sigma (N,)."""
 
     def __init__(self, t: Array, d: int, c: Divergence) -> None:
         xp = array_namespace(t)
@@ -80,6 +83,7 @@ class _Distribution:
         self.total = xp.sum(self.widths * self._bell(self.offsets))
 
     def _bell(self, v: Array) -> Array:
+        """cosh(v)^-(d+1), the density of v = artanh x up to a factor."""
         xp = self.xp
         return xp.exp(-(self.d + 1) / 2 * xp.log1p(xp.sinh(v) ** 2))
 
@@ -89,7 +93,7 @@ class _Distribution:
         t = xp.where(self.t > 0, self.t, xp.full_like(self.t, 1e-300))
         y = xp.clip((sigma - c.slope0) / t, 1e-250, 2.0)
         v = xp.log((2 - y) / y) / 2
-        # A kink over twelve deviations below the mean is negligible: then cut the line at the mean.
+        # A kink more than twelve standard deviations below the mean is negligible: cut the line at the mean.
         cut = v > -12 / sqrt(self.d + 1)
         v = xp.where(cut, v, xp.zeros_like(v))[:, None] + self.offsets
         v = xp.clip(v, -300.0, 300.0)
@@ -103,11 +107,14 @@ class _Distribution:
         return w, xp.where(self.proper(p, zeta), p * zeta, xp.zeros_like(p))
 
     def proper(self, p: Array, value: Array) -> Array:
-        """Where p > 0, and `value` is not infinite because rounding moved w to the pole of phi*."""
+        """The mask of nodes to sum over: p > 0, and `value` is finite unless phi* has no pole.
+
+        Rounding may move w to the pole phi'(inf) of phi*, where `value` is infinite.
+        """
         return (p > 0) & ((value < self.xp.inf) | (self.c.recession == self.xp.inf))
 
     def surplus(self, sigma: Array) -> Array:
-        """E phi*'(s + t x) - 1."""
+        """The total worst-case probability minus one, E phi*'(s + t x) - 1."""
         y, p, _ = self.nodes(sigma)
         _, q = self.density(sigma, y, p)
         return self.xp.sum(q, axis=-1) - 1

@@ -1,7 +1,8 @@
 """Hyperparameters of SGD from the paper's two tables, with proven bounds.
 
-Throughout, L_f is a Lipschitz constant of the loss in theta, losses lie in [0, B], and V is the gradient
-estimate. Inner problems are solved exactly, so that E V = grad F^L, the gradient of the risk with 2^L points.
+Throughout, F(theta) is the robust risk, F* its minimum, and F^L(theta) the expected risk with 2^L sampled
+points per data point. L_f is a Lipschitz constant of the loss in theta, losses lie in [0, B], and V is the
+gradient estimate. Inner problems are solved exactly, so that E V = grad F^L.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def gradient_second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square:
     Arguments:
     - `estimator`: an `SG` or `RTMLMC`, of level L.
     - `lipschitz`: L_f.
-    - `chi_square`: C, a bound on m sum (gamma_i - 1/m)^2 for worst-case weights gamma_1, ..., gamma_m,
-      possibly infinite; see `chi_square_bound`.
+    - `chi_square`: C, a bound on m sum_i (gamma_i - 1/m)^2 for worst-case weights gamma_1, ..., gamma_m of m
+      points; possibly infinite, see `chi_square_bound`.
 
     Returns a float. Reference: Proposition 3 of Section 3, corrected (claim D6).
 
@@ -71,7 +72,9 @@ def gradient_second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square:
 
 
 def chi_square_bound(divergence: str | Divergence, bound: float, eta: float) -> float:
-    r"""The $C$ with $m \sum_i (\gamma_i - 1/m)^2 \le C$ for every inner problem with losses in $[0, B]$.
+    r"""A bound $C$ on $m \sum_i (\gamma_i - 1/m)^2$ for all inner problems with losses in $[0, B]$.
+
+    $m$ is the number of losses, and $\gamma$ are the worst-case weights.
 
     Arguments:
     - `divergence`: "entropic", "quadratic" or `indicator(alpha)`; others raise ValueError.
@@ -79,8 +82,9 @@ def chi_square_bound(divergence: str | Divergence, bound: float, eta: float) -> 
     - `eta`: a positive number.
 
     Returns a float. Entropic: sinh^2(B/(2 eta)). Quadratic: B^2/(4 eta^2) for B <= 2 eta, otherwise
-    B/eta - 1. Losses of 0 and B alone attain both. Indicator: 1/alpha - 1. Contrary to the paper, no finite C
-    exists without a bound B: one very large loss gets all the weight.
+    B/eta - 1. Both are attained by losses that only take the values 0 and B. Indicator: 1/alpha - 1. Contrary
+    to the paper, the entropic and quadratic phi have no finite C without a bound B: one very large loss gets
+    all the weight.
 
     Reference: Assumption 3 of Section 3, corrected.
 
@@ -114,7 +118,7 @@ def gradient_bias(level: int, *, lipschitz: float, bound: float, eta: float) -> 
     would need twice the level.
 
     >>> from phiball.theory import gradient_bias
-    >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # two losses 0, 1: 0.0492
+    >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # 0.0492 for losses 0 or 1 at random
     0.133695
     """
     level = valid_count("level", level, 0)
@@ -138,8 +142,8 @@ def convex_plan(
     - `delta`: a positive number.
     - `lipschitz`: L_f, a Lipschitz constant of the loss in theta.
     - `diameter`: D, at least |theta_1 - theta*|.
-    - `idf`: G, a Lipschitz constant of the inverse distribution function of the loss in every ball. It is
-      infinite for a linear loss on a ball in which two or more coordinates matter.
+    - `idf`: G, a Lipschitz constant of the inverse distribution function of the loss in every ball. There is
+      no finite G for a linear loss on a ball in which two or more coordinates matter.
     - `chi_square`: C, a bound on the chi-square divergence of the weights, see `chi_square_bound`. SG does
       not need it; without it, RT-MLMC has no advantage over SG.
     - `estimator`: the class `RTMLMC` or `SG`.
@@ -179,10 +183,10 @@ def nonconvex_plan(
     constrained: bool,
     estimator: type[SG] | type[RTMLMC] = RTMLMC,
 ) -> Plan:
-    r"""Choose settings of SGD for a smooth loss and the entropic divergence, to a gradient of `epsilon`.
+    r"""Choose settings of SGD for a small gradient, with a smooth loss and the entropic divergence.
 
     Arguments:
-    - `epsilon`: E|gradient mapping|^2 <= epsilon^2 holds at a random iterate (average=False).
+    - `epsilon`: the accuracy: E|gradient mapping|^2 <= epsilon^2 at a random iterate (average=False).
     - `lipschitz`: L_f; `smoothness`: S_f, a Lipschitz constant of the gradient of the loss in theta.
     - `bound`: B, the losses lie in [0, B]; `eta`: the price of the divergence.
     - `constrained`: whether Theta is a proper subset of R^d.
@@ -231,7 +235,7 @@ def nonconvex_plan(
 
 
 def _valid_constant(name: str, value: object, *, zero: bool = False) -> float:
-    """`value` as a float; raises ValueError outside a range where no product here overflows or underflows."""
+    """`value` as a float; raise ValueError outside [1e-30, 1e30], where products might over- or underflow."""
     number = valid_number(name, value, least=0.0 if zero else None, above=None if zero else 0.0)
     if not (1e-30 <= number <= 1e30 or (zero and number == 0)):
         raise ValueError(f"{name} is {value!r}; expected a number from 1e-30 to 1e30: change the units")
@@ -254,7 +258,7 @@ def _valid_exponent(ratio: float) -> float:
 
 
 def _level(ratio: float, name: str, value: float) -> int:
-    """The smallest L with 2^L >= ratio; `name` and `value` are the argument to blame in an error."""
+    """The smallest L with 2^L >= ratio; `name` and `value` are the argument that an error names."""
     for level in range(31):
         if 2**level >= ratio:
             return level

@@ -2,15 +2,15 @@
 
     E_z [ R(f; z) - f(z) ]  ~  E_z [ inf over mu of  mu + eta E_b phi*((g.b - mu)/eta) ],      g = grad f(z),
 
-where b is uniform on the ball of radius rho around 0. Every function takes gradients g (N,) + event and
-returns one value per data point; the paper's regularizer is the mean of these values. With torch and
-gradients g = `phiball.backends.input_gradient(loss, x, i, create_graph=True)`, a model can be trained with a
-regularizer:
+where R(f; z) is the robust risk at z, and b is uniform on the ball of radius rho around 0. Every function
+takes gradients g (N,) + event and returns one value per data point; the paper's regularizer is the mean of
+these values. With torch, a model can be trained with a regularizer, from the gradients
+g = `phiball.backends.input_gradient(loss, x, i, create_graph=True)`:
 
     (loss(x, i) + surrogate(g, ball, eta, ENTROPIC)).mean().backward()
 
 Theorem 3 of the paper states when the limits r1, r2 and r3 apply as rho and eta tend to 0; claims H1 to H10
-verify and correct it. 0 <= surrogate <= r2 always holds.
+verify and correct the theorem. 0 <= surrogate <= r2 always holds.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def r1(g: Array, ball: Ball, C: float, divergence: str | Divergence = "entropic"
     - `C`: a positive number.
     - The other arguments are as in `surrogate`.
 
-    Returns an array (N,), the `surrogate` at eta = rho/C. It increases with C. Its ratio to r2 tends to 1 as
-    C -> infinity, and its ratio to r3 at eta = rho/C tends to 1 as C -> 0 (claim H9).
+    Returns an array (N,), the `surrogate` at eta = rho/C. r1 increases with C. The ratio r1/r2 tends to 1 as
+    C -> infinity, and the ratio of r1 to r3 at eta = rho/C tends to 1 as C -> 0 (claim H9).
 
     Reference: Eq. (R:1) of Section 4, before the expectation.
 
@@ -188,7 +188,7 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = 
 
     Returns an array (N,). As b lies in the ball of radius rho, the variance includes the paper's factor
     rho^2. For the quadratic phi, r3 equals the surrogate if and only if rho ||g||_* <= eta (claim H7). For
-    the entropic phi in linf, surrogate = r3 - (rho^4/eta^3) sum g_j^4/180 + smaller terms (claim H8).
+    the entropic phi in linf, surrogate = r3 - (rho^4/eta^3) sum_j g_j^4/180 + smaller terms (claim H8).
 
     Reference: Eq. (R:3) of Section 4, before the expectation.
 
@@ -211,7 +211,7 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: str | Divergence = 
 
 
 def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -> Array:
-    """eta h(rho ||g||_*/eta) with h of linear_risk.py; the gradient in g is h' times the steepest b."""
+    """eta h(rho ||g||_*/eta) with h of linear_risk.py; the gradient in g is h' times argmax_b g.b."""
     xp = array_namespace(g)
     fixed, event_ndim = detach(g), g.ndim - 1
     with ignore_float_warnings():

@@ -1,4 +1,4 @@
-"""`input_gradient`: the gradient of each loss in its point, without side effects."""
+"""`input_gradient`: the gradient of each loss with respect to its point, without side effects."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ A = torch.tensor([2.0, -1.0, 0.5, 3.0, 1.0], dtype=torch.float64)
 
 
 def cubic(x: Array, i: Array) -> Array:
-    """a_i sum x^3, whose gradient is 3 a_i x^2."""
+    """The loss a_i sum_j x_j^3, whose gradient is 3 a_i x_j^2."""
     return A.to(x.dtype)[i] * torch.sum(torch.flatten(x, 1) ** 3, -1)
 
 
@@ -70,14 +70,14 @@ def test_gradient_is_the_same_for_frozen_models_and_without_grad_mode(caller: Ca
     net.requires_grad_(False)
     assert torch.equal(input_gradient(loss, x, INDEX), expected)
     with caller():
-        inner = x + 0.0  # in inference mode, autograd cannot save this tensor
+        inner = x + 0.0  # under inference_mode, autograd cannot save this tensor
         assert torch.equal(input_gradient(loss, inner, INDEX), expected)
         assert not torch.is_grad_enabled()
     assert torch.is_grad_enabled()
 
 
 def test_create_graph_differentiates_in_parameters_and_in_the_inputs_of_x() -> None:
-    """For x = w u, the gradient of theta sum x^3 in x sums to 3 theta w^2 sum u^2."""
+    """For x = w u, the entries of the gradient of theta sum_j x_j^3 sum to 3 theta w^2 sum_j u_j^2."""
     theta = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     w, u = torch.tensor(1.5, dtype=torch.float64, requires_grad=True), points(5, 3)
     g = input_gradient(lambda x, i: theta * torch.sum(x**3, -1), w * u, INDEX, create_graph=True)

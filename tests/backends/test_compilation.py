@@ -53,7 +53,7 @@ def test_cache_is_invalidated_by_a_change_in_any_source(
 
 @pytest.mark.slow
 def test_solving_works_with_a_warning_if_no_cache_folder_is_writable(tmp_path: Path) -> None:
-    """Installation and home are read-only in many containers."""
+    """In many containers, the installation and the home folder are read-only."""
     package = tmp_path / "site" / "phiball"
     for name in ("backends", "refimpl"):
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -20,9 +20,9 @@ def handler(_, frame):
         raise KeyboardInterrupt
 
 f = np.random.default_rng(4).exponential(size=(1500, 800))
-if sys.argv[1] == "first":
+if sys.argv[1] == "first":  # interrupt the first solve, which compiles the kernel
     delays, pause = (0.05, 0.3, 0.6, 1.0), 0.0
-else:  # with further interrupts while the first is handled
+else:  # repeat the interrupt every `pause` seconds, also while the first one is handled
     worst_case(f, 0.1, QUADRATIC)
     delays, pause = [random.Random(k).uniform(1e-5, 2e-3) for k in range(600)], 2e-4
 signal.signal(signal.SIGALRM, handler)

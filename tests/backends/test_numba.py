@@ -36,14 +36,14 @@ def assert_agrees(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
     spread = np.ptp(f, axis=-1).astype(np.float64) + np.abs(slow)
     eps, m = np.finfo(f.dtype).eps, f.shape[-1]
     assert np.all(np.abs(value - slow) <= 16 * eps * spread)
-    # For k > 2, the density has an infinite slope at 0, and small densities have the error of the whole sum.
-    # With p, the weight at a quantile is a difference of sums of masses.
+    # For k > 2, the density has an infinite slope at 0, so that small densities have the error of the sum of
+    # all m terms. With p, the weight at the quantile (indicator) is a difference of sums of probabilities.
     steep = d.family == "cressie_read" and d.parameter is not None and d.parameter > 2
     allowed = (256 + 8 * m * steep) * eps * np.max(expected, axis=-1, keepdims=True)
     allowed = allowed + (16 * 2.0**-52 if d.family == "indicator" and p is not None else 0.0)
     assert np.all(np.abs(weights - expected) <= allowed)
     assert np.all(np.abs(gap) <= 32 * eps * spread)
-    # mu may not be unique, so its dual value is compared.
+    # mu may not be unique: instead of mu, compare the dual value at mu.
     if m <= 1000 and (d.parameter is None or abs(d.parameter) < 5):
         recomputed = dual_value(f, fast[1], etas, d, p=p) - primal_value(f, fast[2], etas, d, p=p)
         # For a kinked phi, rounding errors of the weights have a first-order effect.
@@ -52,7 +52,7 @@ def assert_agrees(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
 
 
 def reference_distribution(shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
-    """Masses of many sizes, with zero at every fourth point."""
+    """Probabilities of many sizes, with zero at every fourth point."""
     p = np.random.default_rng(shape[-1]).random(shape) ** 4
     p[..., 1::4] = 0.0
     return (p / p.sum(axis=-1, keepdims=True)).astype(dtype)
@@ -78,7 +78,7 @@ def test_kernel_agrees_with_reference(d: Divergence, dtype: Any) -> None:
 )
 @pytest.mark.parametrize("m", [17, 30])
 def test_results_do_not_depend_on_memory_addresses(d: Divergence, m: int) -> None:
-    """The compiler might use another order of summation for arrays that may overlap."""
+    """If arrays may overlap, the compiler could choose the order of summation by their addresses."""
     losses, masses = np.random.default_rng(5).normal(size=m), reference_distribution((m,))
     chosen = numba_solve._kernel_for(d)
     assert chosen is not None
@@ -99,7 +99,7 @@ def test_results_do_not_depend_on_memory_addresses(d: Divergence, m: int) -> Non
 def test_unsupported_problems_return_not_implemented() -> None:
     f, eta = np.zeros((2, 3)), np.ones(2)
     assert numba_solve.solve(f, eta, None, anonymous(ENTROPIC)) is NotImplemented
-    single = np.full(3, 1 / 3, dtype=np.float32)  # sums to 1 only in float32 precision
+    single = np.full(3, 1 / 3, dtype=np.float32)  # in float64, the sum differs from 1
     assert numba_solve.solve(f, eta, single, ENTROPIC) is NotImplemented
     assert numba_solve.solve_ragged(f[0], np.array([0, 3]), eta[:1], single, ENTROPIC) is NotImplemented
 
@@ -156,7 +156,7 @@ QUANTILES = {
 
 @pytest.mark.parametrize("shape", QUANTILES)
 def test_quantile_agrees_with_sorting(shape: str) -> None:
-    """The masses are equal, of similar size or of very different sizes."""
+    """The probabilities are equal, of similar size or of very different sizes."""
     a, rng = QUANTILES[shape], np.random.default_rng(8)
     m = len(a)
     for rank in {1, min(2, m), -(-m // 4), -(-m // 2), m}:
@@ -177,7 +177,7 @@ def test_quantile_agrees_with_sorting(shape: str) -> None:
 
 @pytest.mark.parametrize("d", [QUADRATIC, indicator(0.3), *map(cressie_read, (1.5, 1.8, 3))], ids=name_of)
 def test_kernel_agrees_with_reference_if_the_largest_loss_has_tiny_probability(d: Divergence) -> None:
-    """A multiplier relative to the largest loss would be inaccurate."""
+    """The multiplier mu, computed relative to the largest loss, would be inaccurate."""
     f = np.array([[146.637, 100.0, 50.0, 0.0], [3.0, 1.0, 0.3, 0.0]])
     for t, eta in product((1e-8, 1e-16, 1e-30), (1.0, 1e-5, 1e-8)):
         assert_agrees(f, eta, d, np.array([t, 0.3, 0.3, 0.4 - t]))
@@ -189,7 +189,7 @@ def test_kernel_agrees_with_reference_if_the_largest_loss_has_tiny_probability(d
 
 
 def test_entropic_weights_in_single_precision_do_not_underflow() -> None:
-    """If the largest loss has a tiny probability, unnormalized weights would be subnormal."""
+    """If the largest loss has a tiny probability, the weights would be subnormal before normalization."""
     f = np.array([97.0, 0.0, 0.5, -0.3], dtype=np.float32)
     p = np.array([1e-42, 0.3, 0.3, 0.4], dtype=np.float32)
     with backend("numba"):

@@ -24,7 +24,7 @@ from tests.support.qlearning_problems import on_each_maximum, problem
 
 
 def run_on_both(work: Callable[[], Any], reference: str = "numpy") -> list[Any]:
-    """The results with numba and with the reference backend."""
+    """The results of `work` with the numba backend and with the backend `reference`."""
     results = []
     for backend_name in ("numba", reference):
         with backend(backend_name):
@@ -48,7 +48,7 @@ SHAPES = [(1, 1, 1), (3, 5, 10), (2, 70, 3), (4, 1, 100), (2, 2, 3, 7), (0, 4, 3
 
 
 def sampler_inputs(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Random numbers, centres z and tilts s of many sizes, one of which is 0."""
+    """Random numbers of `shape` (..., n, d), centres z and tilts s of many sizes; the first tilts are 0."""
     g = np.random.default_rng(sum(shape))
     s = g.normal(size=(*shape[:-2], shape[-1])) * 10.0 ** g.uniform(-8, 3, size=(*shape[:-2], 1))
     s[:1] = 0
@@ -57,6 +57,8 @@ def sampler_inputs(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[s
 
 
 def ball_points(norm: float) -> Callable[[Any], Any]:
+    """A sampler that calls `uniform.ball_points` for `sampler_inputs`."""
+
     def draw(x: dict[str, Any]) -> Any:
         b = x["normal" if norm == 2 else "uniform"]
         return (uniform.ball_points(b, None if norm == inf else x["u"], x["z"], norm, 0.7),)
@@ -98,7 +100,7 @@ def test_samplers_agree_with_reference(name: str) -> None:
             lambda m=make, s=shape: [to_numpy(x) for x in SAMPLERS[name](sampler_inputs(m, s))]
         )
         s = to_numpy(sampler_inputs(make, shape)["s"])
-        # A log-weight is a difference of terms of order s.b.
+        # The log-weight log(nu/q) is a difference of terms of the size of s.b.
         slack = 50 * np.finfo(s.dtype).eps * (1 + np.abs(s).sum(axis=-1).max(initial=0))
         for a, b in zip(found, exact, strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)

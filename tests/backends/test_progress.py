@@ -20,7 +20,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for(words: str, read: Callable[[], str]) -> str:
-    """Wait until the output, which a thread writes, contains the words, and return it."""
+    """Wait until the output, which another thread writes, contains `words`, and return the output."""
     text, end = "", time.monotonic() + 60
     while words not in (text := text + read()) and time.monotonic() < end:
         time.sleep(0.01)

@@ -46,7 +46,7 @@ def test_draws_have_their_distribution(name: str, arrays: Arrays) -> None:
     draw, exact = FLOATS[name]
     sample = arrays.numpy(draw(rng(1), (N,), arrays.asarray([0.0]))).astype(np.float64)
     assert stats.kstest(sample, exact.cdf).pvalue > LEVEL
-    # Kolmogorov's test does not detect errors in the tails or dependence of successive draws.
+    # Kolmogorov's test detects neither errors in the tails nor dependence of successive draws.
     low, high = exact.support()
     assert np.all((sample >= low) & (sample <= high))
     ranks = exact.cdf(sample) - 0.5
@@ -156,7 +156,7 @@ def test_spawned_generators_are_independent_and_reproducible(arrays: Arrays) -> 
 
     draws = family(8)
     assert draws == family(8)
-    assert draws == family(8, turn=-1)  # whether the parent or its children draw first
+    assert draws == family(8, turn=-1)  # the same numbers if the children draw before the parent
     for i, a in enumerate(draws):
         for b in draws[:i]:
             assert a[:20] != b[:20]
@@ -202,7 +202,7 @@ def test_invalid_seeds_and_parameters_raise() -> None:
 
 
 def test_state_of_a_missing_device_is_kept() -> None:
-    """A checkpoint from a GPU loads without one, and continues on the GPU later."""
+    """A checkpoint from a GPU loads on a machine without a GPU, and can later continue on the GPU."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     source = rng(1)
     source.uniform((2,), like=torch.empty(0))

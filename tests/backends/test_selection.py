@@ -26,7 +26,7 @@ from phiball.backends import (
 from phiball.backends.numba import solve as numba_solve
 from phiball.refimpl import ENTROPIC
 
-NAMES = ["numpy", "numba", "torch", "cupy", "strict"]
+NAMES = ["numpy", "numba", "torch", "jax", "cupy", "strict"]
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_set_backend_applies_to_all_threads_and_backend_to_its_own() -> None:
     set_backend("numpy")
     assert active_in_another_thread() == "numpy"
     block = backend("strict")
-    assert active_in_another_thread() == active().name == "numpy"  # `backend` has no effect before `with`
+    assert active_in_another_thread() == active().name == "numpy"  # `backend` takes effect only in `with`
     with block:
         assert active().name == "strict"
         assert active_in_another_thread() == "numpy"
@@ -166,7 +166,7 @@ def test_kernel_replaces_its_reference_unless_not_implemented(monkeypatch: pytes
 
 
 def test_function_with_the_name_of_a_reference_is_not_replaced() -> None:
-    """Kernels are registered by the function that they replace, not by its name."""
+    """Kernels are registered by the module and name of the function that they replace, not by name alone."""
 
     def solve(*arguments: object) -> str:
         return "mine"

@@ -120,7 +120,7 @@ def test_caller_works_alone_if_no_thread_can_be_started(monkeypatch: pytest.Monk
 
 
 def _raise_at(line: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that raises KeyboardInterrupt at the given count of lines run in `threads.py`."""
+    """A trace function that raises KeyboardInterrupt at the `line`-th line that is run in `threads.py`."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -137,7 +137,7 @@ def _raise_at(line: int) -> Callable[[FrameType, str, Any], Any]:
 
 
 def test_each_row_is_visited_once_after_an_interrupt_at_any_line() -> None:
-    """No thread is working after an interrupt."""
+    """After an interrupt, no thread is working, and the next call visits each row once."""
     lock, running, seen = Lock(), 0, np.zeros(40, dtype=int)
 
     def work(start: int, stop: int) -> None:

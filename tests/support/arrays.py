@@ -19,11 +19,11 @@ DEVICES = ("cupy", "torch:cuda")
 """The places that need a GPU."""
 BOTH = ("float64", "float32")
 DTYPES: dict[str, dict[str, tuple[str, ...]]] = {
-    # Kernels are compiled for each precision; torch tests the reference in single precision.
+    # Kernels are tested in both precisions, as they are compiled for each; torch tests float32.
     "arrays": {"numba": BOTH, "torch": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
     "doubles": {},
 }
-"""For each fixture, the dtypes by place; float64 by default."""
+"""The dtypes to test, by fixture and place; a place that is not listed has float64 only."""
 FAST_PLACES = ("numba",)
 
 
@@ -48,7 +48,7 @@ class Arrays:
         return self.xp.asarray(np.array(values), dtype=self.dtype if dtype is None else dtype, **self.at)
 
     def numpy(self, x: Array) -> Any:
-        """`x` as a NumPy array of the same precision; checks that it belongs to this backend."""
+        """`x` as a NumPy array of the same precision; assert that `x` has this library and device."""
         own = self.asarray([0.0])
         assert library(x) == library(own), f"{type(x)} is not of {self.backend}"
         assert device(x) == device(own), f"an array on {device(x)}; expected {device(own)}"
@@ -83,7 +83,7 @@ def missing(place: str) -> str | None:
 
 @contextmanager
 def _x64() -> Iterator[None]:
-    """JAX in double precision, for the process: threads of callbacks do not see jax.enable_x64."""
+    """JAX in double precision for the whole process: callback threads do not see jax.enable_x64."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -94,12 +94,13 @@ def _x64() -> Iterator[None]:
 
 
 def _activated(case: str) -> Iterator[Arrays]:
+    """Yield the arrays of a case such as "torch:cuda-float32", with its backend active."""
     place, _, dtype = case.partition("-")
     name, _, where = place.partition(":")
     with backend(name) as chosen, _x64() if case == "jax-float64" else nullcontext():
         xp = chosen.namespace
         kind = getattr(xp, dtype)
-        # array-api-strict uses a second device, so that arrays created on the default one raise.
+        # Use the second device of array-api-strict: mixing it with the default device raises an error.
         device_ = xp.Device("device1") if name == "strict" else where or None
         yield Arrays(name, xp, kind, float(xp.finfo(kind).eps), device_)
 

@@ -1,4 +1,4 @@
-"""Attacks with the settings that tests vary."""
+"""Attacks with various settings, and a linear loss to attack."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +25,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def linear(gradient: Any, x: Array, i: Array) -> Array:
-    """The loss g.x, where `gradient` returns g."""
+    """The loss g.x of each point, where g = gradient(x, i)."""
     xp = array_namespace(x)
     return xp.sum(xp.reshape(gradient(x, i) * x, (x.shape[0], prod(x.shape[1:]))), axis=-1)
 

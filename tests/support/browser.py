@@ -42,7 +42,7 @@ class Browser:
         self._number = 0
         self._session: str | None = None
         self.complaints: list[str] = []
-        """Console messages and exceptions of the page, and its network requests."""
+        """Console messages and exceptions of the page, and its requests to other hosts."""
 
     def __enter__(self) -> Browser:
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]

@@ -7,9 +7,9 @@ from phiball.refimpl import RTMLMC, SG, Ball, Gaussian
 NORMS = (1, 2, inf)
 """Norms that support projections and tilted samples."""
 ANY_NORM = (*NORMS, 1.5, 3)
-"""With one exponent on each side of 2."""
+"""NORMS, and one more exponent on each side of 2."""
 LARGE_NORM = 60
-"""Close to the maximum norm, where powers may underflow."""
+"""An exponent so large that powers may underflow."""
 
 
 def distributions(radius: float, deviation: float | None = None) -> list[Ball | Gaussian]:

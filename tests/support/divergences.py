@@ -13,7 +13,7 @@ from phiball.verification.instances.divergence_catalog import QUARTIC
 
 
 def anonymous(d: Divergence) -> Divergence:
-    """A copy without `family`, which is solved like a user's divergence."""
+    """A copy of d without `family`, which is solved like a user's own divergence."""
     return Divergence(f"my {d.name}", d.phi, d.conj, d.dconj, d.d2conj)
 
 
@@ -102,7 +102,7 @@ class Row:
     compiled: bool = False
     """Has a kernel in the numba backend."""
     limit: bool = False
-    """So close to k = 0 or k = 1 that direct formulas cancel."""
+    """The order k is so close to 0 or 1 that direct formulas lose digits."""
     extreme: bool = False
     """An exact solution would need thousands of digits."""
 

@@ -1,6 +1,6 @@
 """Solve and check batches of inner problems in extended precision, without code of refimpl.
 
-Rows are checked together: `f` and `p` have shape (n, m), `eta` has shape (n,).
+A batch has n rows of m losses: `f` and `p` have shape (n, m), `eta` has shape (n,). g is f - max f.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def rounding(self) -> Any:
-        """The documented error of the value beyond the gap."""
+        """The documented bound on the error of `value` that the gap does not include, plus our own error."""
         m = self.f.shape[-1]
         smallest = LONG(np.finfo(np.float32 if self.eps > 1e-10 else np.float64).smallest_subnormal)
         own = 1e4 * m * np.finfo(LONG).eps ** 2 * self.eta  # the error of this module
@@ -75,7 +75,8 @@ def value(problem: Problem) -> Any:
             before = np.cumsum(mass, axis=-1) - mass
             return top + np.sum(np.clip(k - before, 0, mass) * ranked, axis=-1) / k
         if problem.family == "quadratic" or k == 2:
-            # If the j largest losses have positive weight, c solves sum p (g - c + eta) = eta over them.
+            # If the j largest losses have positive weight, c solves sum_i p_i (g_i - c + eta) = eta, where i
+            # runs over these losses.
             filled, moment = np.cumsum(mass, axis=-1), np.cumsum(mass * ranked, axis=-1)
             c = (moment - e * (1 - filled)) / filled
             active = np.where((ranked > c - e) & (mass > 0), np.arange(g.shape[-1]), 0)
@@ -86,7 +87,10 @@ def value(problem: Problem) -> Any:
 
 
 def _power(g: Any, e: Any, p: Any, k: Any) -> Any:
-    """Bisect on the log of the density at the largest loss, then evaluate the dual there."""
+    """The value minus max f for Cressie-Read of order k, with e = eta (n, 1).
+
+    Bisection finds the logarithm of the density gamma/p at the largest loss; the dual is evaluated there.
+    """
     a = k - 1
     low = np.zeros_like(e)
     high = -np.log(np.sum(np.where(g == 0, p, 0), axis=-1, keepdims=True)) + 1e-18
@@ -104,7 +108,7 @@ def _power(g: Any, e: Any, p: Any, k: Any) -> Any:
 
 
 def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
-    """The names of the failing checks, for arrays `value`, `mu`, `weights` and `gap`."""
+    """The names of the failing checks; `out` has the arrays `value`, `mu`, `weights` and `gap`."""
     got, mu, weights, gap = (np.asarray(out[name]).astype(LONG) for name in ("value", "mu", "weights", "gap"))
     slack, steep = problem.rounding, problem.family == "cressie_read" and problem.k <= 0
     with np.errstate(all="ignore"):
@@ -118,7 +122,7 @@ def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
             "weights": invalid_weights(problem, weights),
             "value": known & ~(np.abs(got - exact) <= allowed),
             "gap": known & ~(np.abs(gap) <= 8 * slack + phi_rounding),
-            # Where phi(0) is infinite, a weight may underflow.
+            # Not checked where phi(0) is infinite, because a weight may underflow to 0.
             "primal": known & ~(primal_at(problem, weights) >= exact - allowed - phi_rounding) & (not steep),
             "dual": known & ~(dual_at(problem, mu) <= exact + allowed + 4 * problem.eps * np.abs(mu)),
         }
@@ -126,7 +130,10 @@ def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
 
 
 def budget_failures(problem: Problem, budget: Any, out: dict[str, Any]) -> list[str]:
-    """The names of the failing checks with a budget; `problem.eta` is the returned eta, or 1 if that is 0."""
+    """The names of the failing checks of a problem with a budget.
+
+    `out` has the fields of the solution. `problem.eta` is its eta, or 1 where its eta is 0.
+    """
     got = {name: np.asarray(x).astype(LONG) for name, x in out.items()}
     price, weights, r = got["eta"], got["weights"], np.asarray(budget).astype(LONG)
     with np.errstate(all="ignore"):

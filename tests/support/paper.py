@@ -27,6 +27,6 @@ def bare(tex: str) -> str:
 
 
 def is_quoted(quote: str, tex: str) -> bool:
-    """Return whether the text has every piece of the quotation, in order and close together."""
+    """Return whether `tex` contains the pieces of the quotation, separated by [...], in order and close."""
     pieces = [bare(piece) for piece in quote.split("[...]")]
     return all(pieces) and re.search(_GAP.join(map(re.escape, pieces)), bare(tex)) is not None

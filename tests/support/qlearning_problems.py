@@ -16,7 +16,10 @@ def table(arrays: Arrays, index: Any, weight: Any) -> Neighbourhood:
 
 
 def problem(seed: int, arrays: Arrays, discount: float = 0.6) -> tuple[MDP, Neighbourhood]:
-    """A random process with six states, the last of which is terminal, and two actions."""
+    """A random process with six states and two actions, and a neighbourhood of three states for each state.
+
+    The last state is terminal.
+    """
     draw = np.random.default_rng(seed)
     S, A = 6, 2
     P = draw.dirichlet(np.ones(S), size=(S, A))

@@ -26,7 +26,7 @@ def plain(loss: Any, x: Any, source: Rng) -> Any:
 
 
 def perturb_stored(loss: Any, x: Any, source: Rng, stored: Any) -> Any:
-    """The loss at the stored perturbations of these images plus noise, and the new perturbations."""
+    """Add noise to the stored perturbations of the images x; return the loss and the new perturbations."""
     stored = stored + 0.1 * source.normal(tuple(x.shape), like=x)
     return plain(loss, x + stored, source), stored
 
@@ -42,7 +42,7 @@ OBJECTIVES = {
     "tilted linf": regularized(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
     "stored perturbations": perturb_stored,
 }
-# Other objectives have the schedule PLAN.
+# The schedules of some objectives; all others have PLAN.
 PLANS = {"stored perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)}
 
 
@@ -60,11 +60,11 @@ def images() -> tuple[Any, Any]:
 
 
 class Training:
-    """A training run that can be stopped and resumed, as by new processes, and its results."""
+    """A training run and its results. `run` can be stopped and called again, like a new process."""
 
     def __init__(self, name: str, path: Path | None, plan: Schedule | None = None) -> None:
         self.objective, self.path, self.plan = OBJECTIVES[name], path, plan or PLANS.get(name, PLAN)
-        self.source: Rng | None = None  # the last one passed to the objective
+        self.source: Rng | None = None  # the generator that was last passed to the objective
 
     def run(self, on_step: Callable[[int, int, float], None] = lambda done, total, loss: None) -> Training:
         self.model = model()  # a new process starts from the initial weights
@@ -83,7 +83,7 @@ class Training:
         return self
 
     def run_until(self, step: int) -> None:
-        """Run, and stop at the end of this step, before its checkpoint."""
+        """Run, and stop at the end of step `step`, before its checkpoint is written."""
 
         def stop(done: int, total: int, loss: float) -> None:
             if done >= step:

@@ -11,12 +11,12 @@ from scipy.interpolate import PchipInterpolator
 from phiball.refimpl import Gaussian
 
 LEVEL = 1e-6  # significance level of each statistical test
-Z = 4.9  # standard errors, exceeded with probability 1e-6
+Z = 4.9  # an error of more than Z standard errors has probability 1e-6
 NODES, SHARES = np.polynomial.legendre.leggauss(24)
 
 
 def left(r: Any, x: Any, norm: float) -> Any:
-    """The radius that is left for the other coordinates if one coordinate of a ball of radius r is x."""
+    """The radius of the ball of the remaining coordinates, if one coordinate in a ball of radius r is x."""
     if norm == inf:
         return r + 0 * x
     rest = r - np.abs(x) if norm == 1 else np.sqrt(np.maximum(0, (r - x) * (r + x)))
@@ -27,7 +27,7 @@ def below(r: Any, x: Any, s: Any, norm: float) -> Any:
     """The integral of exp(s.b) over the points of the ball of radius r with b_1 <= x."""
     if len(s) == 1:
         return np.exp(-s[0] * r) * np.expm1(s[0] * (x + r)) / s[0] if s[0] else x + r
-    # The integrand is smooth in the angle for norm 2, and has a kink at 0 for norm 1.
+    # For norm 2, integrate over the angle, in which the integrand is smooth; for norm 1, split at its kink 0.
     if norm == 2:
         pieces = [(0 * r - np.pi / 2, np.arcsin(np.clip(x / np.where(r > 0, r, 1), -1, 1)))]
     elif norm == 1:
@@ -48,14 +48,14 @@ def below(r: Any, x: Any, s: Any, norm: float) -> Any:
 
 @cache
 def first(s: tuple[float, ...], norm: float) -> Any:
-    """The distribution function of b_1 in the unit ball, interpolated from 500 points."""
+    """The distribution function of b_1 under exp(s.b) on the unit ball, interpolated from 500 points."""
     x = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 500))
     total = below(np.ones(500), x, np.array(s), norm)
     return PchipInterpolator(x, total / total[-1])
 
 
 def uniforms(b: Any, s: Any, norm: float) -> Any:
-    """Rosenblatt's transform of points b: independent uniform numbers if their density is exp(s.b)."""
+    """Rosenblatt's transform of points b (n, d): independent uniform numbers if b has density exp(s.b)."""
     columns = [first(tuple(s), norm)(b[:, 0])]
     r = left(np.ones(len(b)), b[:, 0], norm)
     for k in range(1, b.shape[1]):
@@ -72,7 +72,8 @@ def log_mgf(s: Any, norm: float) -> Any:
         return mp.fsum(mp.log(mp.sinh(v) / v) for v in s if v != 0)
     if norm == 2:
         return mp.log(mp.hyp0f1(mp.mpf(d) / 2 + 1, mp.fsum(v * v for v in s) / 4))
-    # The sum of h_k(s^2) d!/(d + 2k)! over k, where k h_k = sum_i p_i h_(k-i) with power sums p_i.
+    # For norm 1: sum_k h_k d!/(d + 2k)!, where h_k is the complete homogeneous polynomial of the squares
+    # s_j^2. It satisfies k h_k = sum_i P_i h_(k-i), i = 1, ..., k, with the power sums P_i = sum_j s_j^(2i).
     squares = [v * v for v in s if v != 0]
     powers, sums, h, total, c = squares, [], [mp.mpf(1)], mp.mpf(1), mp.mpf(1)
     k = 0
@@ -100,7 +101,7 @@ def moments(s: Any, c: Any, norm: float) -> tuple[float, float]:
 
 
 def linear_value(distribution: Any, g: Any, eta: float) -> float:
-    """eta log E exp(g.b/eta), in thirty digits."""
+    """eta log E exp(g.b/eta) for b from `distribution`, computed in thirty digits."""
     if isinstance(distribution, Gaussian):
         return float(distribution.std**2 * g @ g / (2 * eta))
     with mp.workdps(30):
@@ -110,7 +111,7 @@ def linear_value(distribution: Any, g: Any, eta: float) -> float:
         )
 
 
-# A loss that is curved in the point and in the parameter, with its gradients in both.
+# A loss that is curved in the point x and in the parameter theta, with its gradients in theta and in x.
 THETA = np.array([0.7, -0.4])
 
 

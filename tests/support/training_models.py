@@ -60,10 +60,11 @@ def gradients(model: Any) -> list[Any]:
 def entropic_weights(
     losses: Any, index: Any, n: int, eta: float, level: int, *, multilevel: bool
 ) -> tuple[Any, Any]:
-    """Compute the value and the signed weights of entropic estimators by softmax.
+    """Compute the value and the signed weights of SG or, if `multilevel`, RT-MLMC by softmax.
 
-    If `multilevel`, half the softmax of each half of a data point's losses is subtracted, and the result
-    is divided by the probability of the level.
+    losses and index are (k,), with data points 0, ..., n - 1. If `multilevel`, the softmax of each half of a
+    data point's losses is subtracted with the factor 1/2, and the result is divided by the probability of the
+    data point's level; `level` is the highest one.
     """
     weights = torch.zeros_like(losses)
     value = torch.zeros((), dtype=losses.dtype)
@@ -88,7 +89,8 @@ def entropic_weights(
 def close(actual: Iterable[Any], expected: Iterable[Any], roundings: float = 1e4) -> bool:
     """Whether all tensors agree up to `roundings` machine epsilons, relative to the largest entry.
 
-    The order of summation matters far less than 1e4 epsilons, and a missing point or wrong weight more.
+    Another order of summation changes the result by much less than 1e4 epsilons, a missing point or a wrong
+    weight by more.
     """
     actual, expected = list(actual), list(expected)
     if [t.shape for t in actual] != [t.shape for t in expected] or not actual:

@@ -276,7 +276,7 @@ def test_divergences_made_in_a_compiled_function() -> None:
         return worst_case(f, 0.7, own).value
 
     own = torch.compile(value, backend="eager")
-    with pytest.raises(Exception, match="ValueError: a divergence of your own is made in"):
+    with pytest.raises(Exception, match="ValueError: a custom divergence is created in"):
         own(f)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-LIMIT = 240.0  # seconds for a cluster to start; about ten on free cores
+LIMIT = 240.0  # seconds to wait for a cluster; on free cores it starts in about ten
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PHIBALL_THREADS")
 ENVIRONMENT = {
     **os.environ,
@@ -25,7 +25,7 @@ ENVIRONMENT = {
 
 
 def worker_state(host: int) -> tuple[bool, list[str | None]]:
-    """Whether this is the process `host`, and the thread limits in its environment."""
+    """Whether this process has the id `host`, and the thread limits in its environment."""
     return os.getpid() == host, [os.environ.get(name) for name in THREADS]
 
 
@@ -82,7 +82,7 @@ def dask_cluster(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def ray_cluster(folder: Path) -> Iterator[str]:
-    """The address of a Ray cluster of two cores, in the foreground so that it ends with its process group."""
+    """The address of a Ray cluster of two cores. It runs in the foreground, to end with its process group."""
     port = str(20000 + os.getpid() % 20000)
     ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", "2")
     here = ("--node-ip-address", "127.0.0.1", "--port", port)

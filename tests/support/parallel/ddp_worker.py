@@ -2,7 +2,7 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 ddp_worker.py FOLDER
 
-It writes FOLDER/rank{r}.pt: the gradients of each way of training.
+It writes the gradients of each way of training to FOLDER/rank{r}.pt.
 """
 
 import sys
@@ -40,7 +40,7 @@ def plain(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -
 
 
 def in_chunks(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """A backward pass per chunk of 3 points, so that the points of one data point are in several chunks.
+    """One backward pass per chunk of 3 perturbed points: those of one data point are in several chunks.
 
     With random levels, the number of chunks differs between ranks.
     """
@@ -48,7 +48,7 @@ def in_chunks(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: An
 
 
 def accumulated(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
-    """The gradients of two halves of a batch are added, and the ranks average them after the second half."""
+    """Add the gradients of the two halves of a batch; the ranks average them after the second half."""
     half = len(x) // 2
     with model.no_sync():
         objective.backward(loss_of(model, y[:half]), x[:half], rng=source, chunk=16, grad_scale=0.5)

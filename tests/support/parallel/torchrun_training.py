@@ -2,7 +2,7 @@
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 THIS FOLDER [die]
 
-It writes FOLDER/rank{r}.json: the curve and the weights of each run.
+It writes the curve and the final weights of each run to FOLDER/rank{r}.json.
 """
 
 import json
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from phiball.experiments.training.loop import Schedule
 from tests.support.stopped_training import Training, weights
 
-PLAN = Schedule(epochs=2, batch=7, rate=0.01)  # 22 images: the last batch of an epoch has one
+PLAN = Schedule(epochs=2, batch=7, rate=0.01)  # 22 images: the last batch of an epoch has one image
 
 
 def main(folder: Path, die: bool) -> None:
