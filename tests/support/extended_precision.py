@@ -53,7 +53,7 @@ class Problem:
         m = self.f.shape[-1]
         smallest = LONG(np.finfo(np.float32 if self.eps > 1e-10 else np.float64).smallest_subnormal)
         own = 1e4 * m * np.finfo(LONG).eps ** 2 * self.eta  # the error of this module, where all losses are 0
-        return 8 * self.eps * (8 + log2(m)) * self.scale + smallest + own
+        return 8 * self.eps * (8 + log2(m)) * self.scale + m * smallest + own  # m products underflow
 
 
 def value(problem: Problem) -> Any:

@@ -179,3 +179,14 @@ def test_range_over_eta_underflows() -> None:
         with backend(name):
             found = worst_case(np.array([0.0, 0.0, 3e-20]), 1e308, d)
         assert abs(found.value - 1e-20) <= 1e-34, (name, d.name)
+
+
+def test_subnormal_losses_are_solved() -> None:
+    """mu is rounded up to the next number also where that is a subnormal one; a loop once went on forever."""
+    for dtype, unit in ((np.float32, 1e-42), (np.float64, 1e-320)):
+        f = (np.random.default_rng(0).normal(size=(20, 200)) * unit).astype(dtype)
+        for d, eta in product((ABSOLUTE, HINGE), (1e3 * unit, 1e4 * unit, 1e30)):
+            eta = max(dtype(eta), np.finfo(dtype).smallest_normal)
+            solution = worst_case(f, eta, d)
+            assert np.all(solution.value <= f.max(axis=-1))
+            assert np.all(np.abs(solution.gap) <= 200 * np.finfo(dtype).smallest_subnormal)
