@@ -137,7 +137,7 @@ def store_mu(
         rounded: float = (high - top) + ((mu - (high - c)) + (eta * slope1 - c))
         if not (up and rounded < shift):
             return rounded
-        mu = mu + 0.6 * unit * abs(mu) + least  # rounds to the next number
+        mu = mu + (0.6 * unit * abs(mu) + least)  # rounds to the next number
 
 
 @instruction(lambda a, first, m: None if a is None else a[first : first + m])
