@@ -68,7 +68,8 @@ def _wait_for_compilation() -> None:
     """Wait until no other thread compiles: a forked child would wait forever for the lock of that thread."""
     while True:
         try:
-            return global_compiler_lock.acquire()
+            global_compiler_lock.acquire()
+            return
         except KeyboardInterrupt:  # Python ignores errors here; the child must not go on without the lock
             continue
 
