@@ -52,6 +52,7 @@ def solve_small_powers(
         scale = (1.0 if squared is None else 0.5) / e
         top, low, whole = extent(losses, distribution)
         moment, at_top = moments(losses, distribution, top)
+        at_top = at_top if at_top < whole else whole  # two sums of the same numbers may differ
         value[row] = np.nan
         if not whole > 0.0:
             continue
@@ -199,6 +200,7 @@ def solve_power(
         scale = a / e
         top, low, whole = extent(losses, distribution)
         moment, at_top = moments(losses, distribution, top)
+        at_top = at_top if at_top < whole else whole  # two sums of the same numbers may differ
         spread = abs(scale) * minus(top, low)
         logs = a * np.log(whole / at_top)
         value[row] = np.nan

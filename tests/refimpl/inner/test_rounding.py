@@ -193,3 +193,11 @@ def test_subnormal_losses_are_solved() -> None:
     f = -8.972964177816699e-308 - np.abs(np.random.default_rng(4).normal(size=(60, 16))) * 4e-311
     solution = worst_case(f, np.finfo(float).smallest_normal, cressie_read(-1))
     assert np.all((f.mean(axis=-1) <= solution.value) & (solution.value <= f.max(axis=-1)))
+
+
+def test_equal_losses_with_a_huge_eta() -> None:
+    """The value is the loss, although two sums of the probabilities may differ by rounding."""
+    p = np.random.default_rng(0).dirichlet(np.ones(33), 2000)
+    for d in (ENTROPIC, QUADRATIC, cressie_read(1.5), cressie_read(3), cressie_read(0.5)):
+        solution = worst_case(np.zeros((2000, 33)), 1e295, d, p=p)
+        assert np.all(solution.value == 0), d.name
