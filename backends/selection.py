@@ -57,8 +57,17 @@ class Backend:
 
     def kernel(self, reference: str) -> Callable[..., Any] | None:
         """The fast kernel for the function `reference`, given as "module:name", or None."""
-        target = self.kernels.get(reference)
+        target = self.kernels.get(reference) if _kernels_enabled else None
         return None if target is None else _import_function(target, self)
+
+
+_kernels_enabled = True
+
+
+def disable_kernels() -> None:
+    """Use the reference implementations in this process from now on."""
+    global _kernels_enabled
+    _kernels_enabled = False
 
 
 _functions: dict[str, Callable[..., Any]] = {}  # kernels that are already imported

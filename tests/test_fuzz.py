@@ -50,6 +50,12 @@ def batch(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
     f = f + r.choice([0.0, 0.0, 0.0, 1.0, -1e3, 1e6], size=(n, 1)) * scale
     eta = scale[:, 0] * 10.0 ** r.choice([r.uniform(-3, 3, n), r.uniform(-8, 12, n)])
     limits = np.finfo(dtype)
+    if r.random() < 0.2:  # near the ends of the exponent range, losses and eta independently
+        low, high = np.log10(float(limits.smallest_subnormal)), np.log10(float(limits.max)) - 2
+        ends = np.where(
+            r.random((2, n)) < 0.5, r.uniform(low, low + 20, (2, n)), r.uniform(high - 20, high, (2, n))
+        )
+        f, eta = f / scale / max(1.0, np.abs(f / scale).max()) * 10.0 ** ends[0][:, None], 10.0 ** ends[1]
     eta = np.clip(eta, limits.smallest_normal, limits.max / 4).astype(dtype)
     move = list(LAYOUTS.values())[r.integers(len(LAYOUTS))]
     p = None

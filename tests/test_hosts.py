@@ -187,8 +187,11 @@ def test_event_loop_keeps_its_signal_handlers(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork: not on this system")
 def test_child_forked_beside_a_compiling_thread(tmp_path: Path) -> None:
-    second = repr(float(worst_case(np.arange(3.0), 0.5, "chi2").value))
-    assert _run(FORKING, NUMBA_CACHE_DIR=str(tmp_path)) == [FIRST, second, "0"]
+    """The child does not wait for the compilation; its reference code may differ in the last bits."""
+    first, second, exit_code = map(float, _run(FORKING, NUMBA_CACHE_DIR=str(tmp_path)))
+    assert first == pytest.approx(float(FIRST), rel=1e-14)
+    assert second == pytest.approx(float(worst_case(np.arange(3.0), 0.5, "chi2").value), rel=1e-14)
+    assert exit_code == 0
 
 
 def test_first_import_off_the_main_thread() -> None:

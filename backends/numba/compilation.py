@@ -17,6 +17,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numba
 from numba.core.compiler_lock import global_compiler_lock
 
+from phiball.backends.selection import disable_kernels
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Flags = set[str] | bool
@@ -64,15 +66,13 @@ def _warn_cache_disabled() -> None:
     )
 
 
-def _wait_for_compilation() -> None:
-    """Wait until no other thread compiles: a forked child would wait forever for the lock of that thread."""
-    while True:
-        try:
-            return global_compiler_lock.acquire()
-        except KeyboardInterrupt:  # Python ignores errors here; the child must not go on without the lock
-            continue
+def _after_fork_in_child() -> None:
+    """Do without kernels if another thread was compiling: its lock is never released in this process."""
+    if global_compiler_lock._lock.acquire(blocking=False):
+        global_compiler_lock._lock.release()
+    else:
+        disable_kernels()
 
 
-if hasattr(os, "register_at_fork"):
-    _release = global_compiler_lock.release
-    os.register_at_fork(before=_wait_for_compilation, after_in_parent=_release, after_in_child=_release)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -60,6 +60,7 @@ def solve_small_powers(
         scale = (1.0 if squared is None else 0.5) / e
         top, low, p_sum = extent(losses, distribution)
         moment, at_top = moments(losses, distribution, top)
+        at_top = at_top if at_top < p_sum else p_sum  # two sums of the same numbers may differ
         value[row] = np.nan
         if not p_sum > 0.0:
             continue
@@ -212,6 +213,7 @@ def solve_power(
         scale = a / e
         top, low, p_sum = extent(losses, distribution)
         moment, at_top = moments(losses, distribution, top)
+        at_top = at_top if at_top < p_sum else p_sum  # two sums of the same numbers may differ
         spread = abs(scale) * minus(top, low)
         logs = a * np.log(p_sum / at_top)
         value[row] = np.nan

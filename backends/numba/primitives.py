@@ -127,7 +127,7 @@ def store_mu(
     is below the rounding error of mu, or if the domain of phi* is bounded (`ends`), because a smaller mu
     could leave the domain.
     """
-    unit = EPS if out.itemsize == 8 else 1.1920929e-07
+    unit, least = (EPS, 5e-324) if out.itemsize == 8 else (1.1920929e-07, 1e-45)
     mu = (top + shift) - eta * slope1
     up = ends or not 64.0 * unit * abs(mu) < eta
     while True:
@@ -138,7 +138,7 @@ def store_mu(
         rounded: float = (high - top) + ((mu - (high - c)) + (eta * slope1 - c))
         if not (up and rounded < shift):
             return rounded
-        mu = mu + 0.6 * unit * abs(mu) + 1e-300  # rounds to the next floating-point number
+        mu = mu + (0.6 * unit * abs(mu) + least)  # rounds to the next floating-point number
 
 
 @instruction(lambda a, first, m: None if a is None else a[first : first + m])

@@ -129,10 +129,11 @@ def fit_linear_model(
     at_rest = point if still is objective else still(params)
     # The gap is never 0, since the value and the bound are rounded.
     gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
-    found = (xp.astype(x, dtype, copy=False) for x in units.from_units(*data.shape(params, problem)))
+    coef, intercept = units.from_units(*data.shape(params, problem))
+    coef, intercept = xp.astype(coef, dtype, copy=False), xp.astype(intercept, dtype, copy=False)
     largest = float(xp.max(xp.abs(point.gradient)))
     value, gap, error = (units.loss * x for x in (value, gap, error))
-    return LinearModel(*found, value, gap, largest, error, n_nodes, steps, met)
+    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met)
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:

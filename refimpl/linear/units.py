@@ -34,12 +34,12 @@ class Units:
         given: Array = 1.0
         if problem.feature_scale is not None:
             given = xp.asarray(problem.feature_scale, dtype=X.dtype, device=device(X))
-        outer = problem.reweighting
+        loss, outer = problem.loss, problem.reweighting
         if outer is not None and outer.eta is not None:
             outer = replace(outer, eta=_price(outer.eta, self.loss))
         self.problem = replace(
             problem,
-            loss=_scaled_loss(problem.loss, self.prediction, self.loss),
+            loss=loss if isinstance(loss, str) else _scaled_loss(loss, self.prediction, self.loss),
             eta=_price(problem.eta, self.loss),
             ridge=problem.ridge * (self.prediction * self.prediction / self.loss),
             feature_scale=given / self.scale,
@@ -98,14 +98,14 @@ def _median(v: Array, w: Array) -> float:
     return float(v[order[int(xp.sum(xp.astype(below, xp.int64)))]])
 
 
-def _scaled_loss(loss: LinearLoss | str, prediction: float, unit: float) -> LinearLoss | str:
+def _scaled_loss(loss: LinearLoss, prediction: float, unit: float) -> LinearLoss:
     """loss(prediction z, y) / unit as a function of z and y."""
-    if not isinstance(loss, LinearLoss) or (prediction, unit) == (1.0, 1.0):
+    if (prediction, unit) == (1.0, 1.0):
         return loss
-    given, kinks, smoothed = loss, loss.kinks, loss.smoothed
+    kinks, smoothed = loss.kinks, loss.smoothed
 
     def jet(z: Array, y: Array) -> Jet:
-        value, slope, bend = given.jet(prediction * z, y)
+        value, slope, bend = loss.jet(prediction * z, y)
         return value / unit, slope * (prediction / unit), bend * (prediction * (prediction / unit))
 
     return replace(

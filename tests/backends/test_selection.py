@@ -43,8 +43,8 @@ def test_environment_variable_selects_the_backend_or_numba(monkeypatch: pytest.M
         assert active() is BACKENDS[name]
     monkeypatch.setenv("PHIBALL_BACKEND", "")
     assert active().name == "numba"
-    monkeypatch.setenv("PHIBALL_BACKEND", "jax")
-    with pytest.raises(ValueError, match=f"PHIBALL_BACKEND is 'jax'; the backends are {', '.join(NAMES)}"):
+    monkeypatch.setenv("PHIBALL_BACKEND", "abacus")
+    with pytest.raises(ValueError, match=f"PHIBALL_BACKEND is 'abacus'; the backends are {', '.join(NAMES)}"):
         active()
 
 
@@ -52,7 +52,7 @@ def test_environment_variable_selects_the_backend_or_numba(monkeypatch: pytest.M
 def test_import_does_not_load_optional_libraries() -> None:
     """array_api_compat.numpy is not loaded either, because it imports numpy.f2py and numpy.testing."""
     code = "import sys, phiball; phiball.worst_case; print(*sys.modules)"
-    environment = {"PHIBALL_BACKEND": "jax"}  # an invalid name is reported only when the backend is used
+    environment = {"PHIBALL_BACKEND": "abacus"}  # an invalid name is reported only when the backend is used
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     for module in ("numpy.f2py", "numpy.testing", "torch", "numba", "joblib", "phiball.refimpl.linear.fit"):
         assert f" {module} " not in run.stdout
@@ -60,7 +60,7 @@ def test_import_does_not_load_optional_libraries() -> None:
 
 
 def test_unknown_name_raises_and_lists_the_valid_names() -> None:
-    unknown: list[Any] = ["jax", "NumPy", "", None, ["numpy"]]
+    unknown: list[Any] = ["abacus", "NumPy", "", None, ["numpy"]]
     for name in unknown:
         words = f"{re.escape(repr(name))}.*the backends are {', '.join(NAMES)}"
         with pytest.raises(ValueError, match=words):

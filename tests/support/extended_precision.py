@@ -52,8 +52,10 @@ class Problem:
         """The documented bound on the error of `value` that the gap does not include, plus our own error."""
         m = self.f.shape[-1]
         smallest = LONG(np.finfo(np.float32 if self.eps > 1e-10 else np.float64).smallest_subnormal)
+        # Each of m products p_i f_i may underflow; the indicator divides their sum by alpha.
+        underflow = m * smallest / (self.k if self.family == "indicator" else 1)
         own = 1e4 * m * np.finfo(LONG).eps ** 2 * self.eta  # the error of this module
-        return 8 * self.eps * (8 + log2(m)) * self.scale + smallest + own
+        return 8 * self.eps * (8 + log2(m)) * self.scale + underflow + own
 
 
 def value(problem: Problem) -> Any:

@@ -159,3 +159,25 @@ def test_value_is_the_mean_if_losses_over_eta_underflow() -> None:
         with backend(name):
             found = worst_case(np.array([0.0, 0.0, 3e-20]), 1e308, d)
         assert abs(found.value - 1e-20) <= 1e-34, (name, d.name)
+
+
+def test_subnormal_losses_are_solved() -> None:
+    """mu is rounded up to the next number also where that is a subnormal one; a loop once went on forever."""
+    for dtype, unit in ((np.float32, 1e-42), (np.float64, 1e-320)):
+        f = (np.random.default_rng(0).normal(size=(20, 200)) * unit).astype(dtype)
+        for d, eta in product((ABSOLUTE, HINGE), (1e3 * unit, 1e4 * unit, 1e30)):
+            eta = max(dtype(eta), np.finfo(dtype).smallest_normal)
+            solution = worst_case(f, eta, d)
+            assert np.all(solution.value <= f.max(axis=-1))
+            assert np.all(np.abs(solution.gap) <= 200 * np.finfo(dtype).smallest_subnormal)
+    f = -8.972964177816699e-308 - np.abs(np.random.default_rng(4).normal(size=(60, 16))) * 4e-311
+    solution = worst_case(f, np.finfo(float).smallest_normal, cressie_read(-1))
+    assert np.all((f.mean(axis=-1) <= solution.value) & (solution.value <= f.max(axis=-1)))
+
+
+def test_equal_losses_with_a_huge_eta() -> None:
+    """The value is the loss, although two sums of the probabilities may differ by rounding."""
+    p = np.random.default_rng(0).dirichlet(np.ones(33), 2000)
+    for d in (ENTROPIC, QUADRATIC, cressie_read(1.5), cressie_read(3), cressie_read(0.5)):
+        solution = worst_case(np.zeros((2000, 33)), 1e295, d, p=p)
+        assert np.all(solution.value == 0), d.name
