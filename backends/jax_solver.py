@@ -78,7 +78,7 @@ def _solver(identity: _Identity, kernels: bool) -> Any:
         solution = rule.solve(losses, setting, None if p is None else np.asarray(p))
         return tuple(np.asarray(x, losses.dtype) for x in solution)
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def native(losses: Any, setting: Any, p: Any) -> Outputs:
         """The reference, compiled; NaN where the setting or p is invalid, as compiled code cannot raise."""
         valid = rule.is_valid(setting, p)

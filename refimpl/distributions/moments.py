@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from math import ceil, exp, factorial, inf, lgamma, log, pi
+from math import ceil, exp, factorial, inf, lgamma, log, pi, sqrt
 from typing import Any
 
 from phiball.backends import Array, array_namespace, detach, is_abstract, iterate
@@ -20,7 +20,8 @@ from phiball.refimpl.numerics import largest
 
 def huge_tilt(s: Array) -> float:
     """The size of s above which only the maximizer of s.b counts; powers of larger s would overflow."""
-    return min(1e75, float(array_namespace(s).finfo(s.dtype).max) ** 0.25)
+    largest_number = float(array_namespace(s).finfo(s.dtype).max)
+    return min(1e75, sqrt(sqrt(largest_number)))
 
 
 def log_mgf(s: Array, norm: float) -> Array:

@@ -161,7 +161,7 @@ class _Problem:
     check_setting: ClassVar[Callable[..., bool]]
     check_range: ClassVar[Callable[..., None]]
     valid_setting: ClassVar[Callable[..., Array]]
-    in_range: ClassVar[Callable[[Array], Array]]
+    in_range: ClassVar[Callable[..., Array]]
 
     @property
     def has_kernel(self) -> bool:
