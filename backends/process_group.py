@@ -62,7 +62,7 @@ def started_by_torchrun() -> bool:
 
 @contextmanager
 def process_group() -> Iterator[tuple[int, int]]:
-    """Join the process group of torchrun for the block; yield (rank, world size), (0, 1) without torchrun."""
+    """Join torchrun's process group for the block, and yield (rank, world size); without torchrun, (0, 1)."""
     if not started_by_torchrun():
         yield 0, 1
         return

@@ -4,8 +4,8 @@
 
 f(x') is the decision at the covariate x', and Psi(w, z) the cost of the decision w. A causal transport plan
 moves the covariate x to x' without using z. So the adversary faces the mean cost E_{z|x}[Psi(f(x'), z)], a
-function of x'. `conditional_loss` returns it as a function loss(x, i), which `robust_risk`, `RegularizedLoss`
-and all other functions of a loss take.
+function of x'. `conditional_loss` returns it as a function loss(x, i). Pass this function to `robust_risk`,
+`RegularizedLoss`, or any other function that takes a loss.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def conditional_loss(
     if not callable(decision):
         raise TypeError(f"decision is {decision!r}; expected a function of covariates")
     if not callable(cost):
-        raise TypeError(f"cost is {cost!r}; expected a function of decisions and parameters")
+        raise TypeError(f"cost is {cost!r}; expected a function of decisions w and values z")
     _valid_conditional(data)
     if chunk is not None:
         valid_count("chunk", chunk, 1)
@@ -266,7 +266,8 @@ def causal_risk(
     _valid_conditional(data)
     eta, divergence = valid_number("eta", eta, above=0.0), as_divergence(divergence)
     xp = array_namespace(data.x)
-    # As c R_eta(f) = R_{c eta}(c f), the plain mean over scaled problems is the weighted mean.
+    # `robust_risk` averages the K values R_eta(f) with equal weights. As c R_eta(f) = R_{c eta}(c f), scaling
+    # the loss and eta of covariate k by c = K weight_k turns this average into the weighted mean.
     scale = data.weight * data.weight.shape[0]
 
     def scaled(x: Array, i: Array) -> Array:

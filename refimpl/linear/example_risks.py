@@ -20,8 +20,8 @@ from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.printing import one_line
 
 _STEPS = 60  # of Newton's method
-_MET = 1e-13  # relative size of a last step
-_ATOM = 1e6  # cap on the second derivative of an atom, relative to the sum of the others
+_MET = 1e-13  # Newton's method stops at a step of this size, relative to Y and to the largest u
+_ATOM = 1e6  # cap on q_j at the largest loss, relative to the sum of the other q_j
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def example_risks(
     For eta = 0, R is the maximum of the losses; a positive `rounding` replaces it by the entropic risk with
     eta = `rounding`, a smooth lower bound.
     """
-    with ignore_float_warnings():  # if a step overflows, the line search halves it
+    with ignore_float_warnings():  # if a step of `minimize` overflows, its line search halves it
         return _example_risks(loss, z, y, p, eta, divergence, rounding)
 
 
@@ -100,9 +100,10 @@ def _power_below_one(f: Array, eta: float, k: float, p: Array) -> tuple[Array, A
     """The same for Cressie-Read of order k < 1.
 
     The weights are gamma = p x, where x = y^(1/a), y = Y + a (f - max f)/eta and a = k - 1.
-    Y solves E x = 1. Newton's method on (E x)^a, which is concave and almost linear in Y, increases to the
-    root. It starts from the larger of two lower bounds: Y with x = 1 at the mean loss, and Y with
-    p x = 1 at the largest loss. The end nodes have probability 1e-20, and an atom there has x of about 1e20.
+    Y solves E x = 1. Newton's method is applied to (E x)^a = 1, whose left side is concave and almost linear
+    in Y, so that its iterates increase to the root. It starts from the larger of two lower bounds: Y with
+    x = 1 at the mean loss, and Y with p x = 1 at the largest loss. The second is close to the root if an end
+    node has an atom: the node's probability is 1e-20, so that x is about 1e20 there.
     """
     xp, a = array_namespace(f), k - 1
     top = xp.max(f, axis=1, keepdims=True)
@@ -121,7 +122,7 @@ def _power_below_one(f: Array, eta: float, k: float, p: Array) -> tuple[Array, A
         if not bool(xp.any(rows)):
             break
     log_x, x, bend, surplus = _ratios(Y, T, u, p, a)
-    # Without the cap, rounding errors of an atom's huge second derivative would exceed all other terms.
+    # `bend` is q, which is huge at an atom. Without the cap, its rounding errors would exceed all other q_j.
     others = xp.where(u == 0, xp.zeros_like(bend), bend)
     bend = xp.minimum(bend, _ATOM * xp.sum(others, axis=1, keepdims=True))
     conj = log_x if k == 0 else xp.expm1(k * log_x) / k

@@ -26,7 +26,7 @@ class Uniform:
 
     Both options reduce the variance of the estimate. Its expectation F^L, the risk with 2^L points per data
     point, changes slightly, because these points are then dependent; the limit of F^L for large L does not
-    change. RT-MLMC and SG still have the same expectation.
+    change. RT-MLMC still has the same expectation as SG.
 
     >>> import numpy as np
     >>> from phiball import SG, Ball, RegularizedLoss, Uniform
@@ -91,8 +91,8 @@ class Tilted:
     - `retilt`: how many times the gradient is recomputed, at a point drawn with the previous tilt.
     - `start`: None takes the gradient at the data point, "uniform" at a uniform point of the ball.
     - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`; other
-      divergences raise an error. True normalizes the importance weights of each data point's points, which
-      works for every divergence but is biased.
+      divergences raise an error. True normalizes the importance weights of the points drawn around each
+      data point, which works for every divergence but is biased.
     - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x. None uses torch or
       JAX.
 
@@ -125,7 +125,7 @@ class Tilted:
             raise TypeError(f"gradient is {self.gradient!r}; expected a function gradient(x, i), or None")
 
     def check(self, reference: Distribution, divergence: Divergence) -> None:
-        """Raise unless the reference can be tilted and the weights are exact for the divergence."""
+        """Raise unless the reference can be tilted, and the weights are exact or self-normalized."""
         if not callable(getattr(reference, "sample_tilted", None)):
             raise TypeError(f"reference is {reference!r}; expected a Ball or a Gaussian, which can be tilted")
         if isinstance(reference, Ball) and reference.norm not in (1.0, 2.0, float("inf")):
@@ -215,7 +215,7 @@ def _method_name(reference: Distribution, x: Array, unchecked: str, checked: str
 
 
 def _reference_of(reference: Distribution, rows: Array | None, event_ndim: int) -> Distribution:
-    """The reference distribution of the data points `rows`, with their own feature_scale if it differs."""
+    """The reference, restricted to the data points `rows` if each data point has its own feature_scale."""
     if rows is None or not isinstance(reference, Ball) or reference.feature_scale is None:
         return reference
     return reference.rows(rows, event_ndim=event_ndim)

@@ -42,7 +42,8 @@ class Search:
     ) -> bool:
         """Return whether the statement holds on all examples.
 
-        `tested` has the arguments that are not drawn, by name: mutants of code under test, and the seed.
+        `tested` maps names to the arguments that are not drawn: a mutant that replaces the code under test,
+        and the seed.
         """
 
         def check(**example: Any) -> None:

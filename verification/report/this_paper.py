@@ -16,7 +16,7 @@ _CAPTIONS = {
     "Eq. (infty-WDRO)": "the DRO problem behind adversarial training",
     "Algorithm 1": "projected SGD",
     "Algorithm 2": "bisection search",
-    "Assumption 3": "chi-square and inverse distribution function",
+    "Assumption 3": "bounded chi-square, Lipschitz inverse distribution function",
     "Table 1": "hyper-parameters for convex losses",
     "Table 2": "hyper-parameters for smooth losses",
     "Proposition 4": "the bound by covering numbers",
@@ -25,7 +25,7 @@ _CAPTIONS = {
     "Lemma EC.1": "projected SGD, convex losses",
     "Lemma EC.2": "projected SGD, smooth losses",
     "Lemma EC.3": "the inner problem and its dual",
-    "Lemma EC.4": "the mass of a random half",
+    "Lemma EC.4": "the mass of a random half of the points",
     "Lemma EC.5": "levels of the entropic risk",
     "Proposition EC.2": "linearization of the loss",
 }

@@ -98,7 +98,7 @@ def test_log_mgf_is_twice_differentiable(norm: float) -> None:
     torch.manual_seed(0)
     for scale in (0.0, 0.1, 3.0, 40.0):
         s = scale * torch.randn(2, 4, dtype=torch.float64)
-        s[:, 0] = 0.0  # where |s_j| is nondifferentiable, but its square is not
+        s[:, 0] = 0.0  # at 0, |s_j| is not differentiable, but s_j^2 is
         s.requires_grad_()
         assert torch.autograd.gradcheck(Ball(norm, 1.0).log_mgf, s, fast_mode=True)
         assert torch.autograd.gradgradcheck(Ball(norm, 1.0).log_mgf, s, fast_mode=True)

@@ -49,7 +49,7 @@ def test_memory_and_objects_grow_only_if_the_training_loop_leaks(leak: bool) -> 
             before = resources()
         objectives[step % 2](loss, x, rng=draws).backward()
         if leak:
-            leaked.append((torch.ones(256, 1024), [step]))  # 1 MB, which no freed memory hides
+            leaked.append((torch.ones(256, 1024), [step]))  # 1 MB; in all, too much to fit into freed memory
     memory, objects, threads, files = (b - a for a, b in zip(before, resources(), strict=True))
     assert (memory > MOST_MB, objects >= STEPS // 2) == (leak, leak)
     assert (threads, files) == (0, 0)
