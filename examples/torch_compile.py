@@ -1,8 +1,8 @@
 """torch.compile: compile the model, and pass the compiled model to the loss.
 
 RobustLoss evaluates one perturbed point per data point, so that the number of points varies only with the
-batch size. This script compiles with dynamic=True, for the smaller last batch; the estimator RTMLMC needs it
-for every batch.
+batch size. This script compiles with dynamic=True, because the last batch is smaller. With the estimator
+RTMLMC, the number of points is random, so that dynamic=True is necessary even for batches of equal size.
 
 python examples/torch_compile.py
 """

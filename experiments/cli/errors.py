@@ -46,7 +46,7 @@ def _print(message: str) -> None:
 
 def _message_of(error: Exception) -> str:
     """The message of an error; for a missing package, it names the extra that installs it."""
-    if isinstance(error, ModuleNotFoundError):  # not raised by `require`, which names the extra itself
+    if isinstance(error, ModuleNotFoundError):  # `require` raises a plain ImportError, with the extra
         return missing_package_message("the command", str(error.name), "verify,experiments")
     return str(error)
 

@@ -1,4 +1,4 @@
-"""Minimization of a smooth convex function by Newton's method, or by L-BFGS without an exact Hessian."""
+"""Minimization of a smooth convex function by Newton's method or, without exact Hessians, by L-BFGS."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def minimize(
 ) -> tuple[Array, Evaluation, int, bool]:
     """Minimize `objective` from x: (x, its evaluation, iterations, whether it has converged).
 
-    It stops when the largest entry of the gradient is at most `tol`. If the objective has no exact Hessian,
-    L-BFGS with ten pairs corrects the approximation. If no step, or only a short one, decreases the value,
-    the Hessian is damped: near a smoothed kink it may be almost singular.
+    It stops when the largest entry of the gradient is at most `tol`. If the objective has only an
+    approximate Hessian, L-BFGS with ten pairs corrects it. If no step, or only a short one, decreases the
+    value, the Hessian is damped: near a smoothed kink it may be almost singular.
     """
     point = objective(x)
     pairs: Pairs = []
@@ -56,7 +56,8 @@ def _line_search(
 ) -> tuple[float, Evaluation | None]:
     """The first step among 1, 1/2, ... that satisfies Armijo's condition, and its evaluation, or (0, None).
 
-    A step is also accepted if the value is equal up to rounding and the slope along the direction decreases.
+    A step is also accepted if it increases the value by no more than rounding, and makes the slope along the
+    direction at least 10 % flatter.
     """
     slope = float(point.gradient @ direction)
     step, rounding = 1.0, 1e-14 * (1 + abs(point.value))

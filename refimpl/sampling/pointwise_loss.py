@@ -28,7 +28,7 @@ class PointwiseLoss:
     def __call__(self, x: Array, i: Array) -> Array:
         """Return the losses (k,) at points x (k,) + event, which belong to the data points i (k,)."""
         if self.y is None:
-            raise ValueError("pointwise_loss has no labels; pass y, unless x comes in batches (x, y)")
+            raise ValueError("pointwise_loss has no labels; expected its argument y, or batches (x, y)")
         check_same_array_type("y", self.y, x, other="x")
         y = array_namespace(self.y).take(self.y, i, axis=0)
         return (self.loss or default_loss)(self.model(x), y)
@@ -77,7 +77,7 @@ def default_loss(output: Array, y: Array) -> Array:
     """
     if not is_array_api_obj(output):
         raise TypeError(
-            f"the model returns {type(output).__name__}; expected an array, or loss= for such outputs"
+            f"the model returns {type(output).__name__}; expected an array; for other outputs, pass loss="
         )
     xp = array_namespace(output)
     output, k = to_single(output), y.shape[0]

@@ -57,7 +57,7 @@ def sampler_inputs(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[s
 
 
 def ball_points(norm: float) -> Callable[[Any], Any]:
-    """A sampler that calls `uniform.ball_points` for `sampler_inputs`."""
+    """A function of the `sampler_inputs` that calls `uniform.ball_points` with this norm."""
 
     def draw(x: dict[str, Any]) -> Any:
         b = x["normal" if norm == 2 else "uniform"]
@@ -100,7 +100,7 @@ def test_samplers_agree_with_reference(name: str) -> None:
             lambda m=make, s=shape: [to_numpy(x) for x in SAMPLERS[name](sampler_inputs(m, s))]
         )
         s = to_numpy(sampler_inputs(make, shape)["s"])
-        # The log-weight log(nu/q) is a difference of terms of the size of s.b.
+        # The log-weight log(nu/q) is a difference of terms up to sum abs(s), and has their rounding errors.
         slack = 50 * np.finfo(s.dtype).eps * (1 + np.abs(s).sum(axis=-1).max(initial=0))
         for a, b in zip(found, exact, strict=True):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -209,7 +209,7 @@ def q_arguments(d: Divergence = ENTROPIC, estimator: Any = None, dtype: Any = np
     return [Q, mdp, distributions, draws, schedules, perturbation, estimator, rng(0)]
 
 
-def test_q_learning_kernel_keeps_its_arguments_and_returns_not_implemented_if_unsupported() -> None:
+def test_q_learning_kernel_modifies_no_argument_and_returns_not_implemented_if_one_is_unsupported() -> None:
     args = q_arguments()
     fast = numba_qlearning.q_run(*args)
     assert fast is not NotImplemented

@@ -49,7 +49,7 @@ class Problem:
 
     @property
     def rounding(self) -> Any:
-        """The documented bound on the error of `value` that the gap does not include, plus our own error."""
+        """The allowed error of `value` beyond the gap: the documented bound plus this module's own error."""
         m = self.f.shape[-1]
         smallest = LONG(np.finfo(np.float32 if self.eps > 1e-10 else np.float64).smallest_subnormal)
         # Each of m products p_i f_i may underflow; the indicator divides their sum by alpha.
@@ -91,7 +91,8 @@ def value(problem: Problem) -> Any:
 def _power(g: Any, e: Any, p: Any, k: Any) -> Any:
     """The value minus max f for Cressie-Read of order k, with e = eta (n, 1).
 
-    Bisection finds the logarithm of the density gamma/p at the largest loss; the dual is evaluated there.
+    Bisection finds the logarithm of the density gamma/p at the largest loss. It determines mu, and the result
+    is the dual value at this mu.
     """
     a = k - 1
     low = np.zeros_like(e)
@@ -134,7 +135,7 @@ def failures(problem: Problem, out: dict[str, Any]) -> list[str]:
 def budget_failures(problem: Problem, budget: Any, out: dict[str, Any]) -> list[str]:
     """The names of the failing checks of a problem with a budget.
 
-    `out` has the fields of the solution. `problem.eta` is its eta, or 1 where its eta is 0.
+    `out` has the fields of the solution. `problem.eta` is the eta in `out`, with every 0 replaced by 1.
     """
     got = {name: np.asarray(x).astype(LONG) for name, x in out.items()}
     price, weights, r = got["eta"], got["weights"], np.asarray(budget).astype(LONG)

@@ -195,8 +195,9 @@ def bias_by_sampling(
 ) -> tuple[float, float]:
     """The risk F of f uniform on [0, 1] minus the mean risk of n draws of f, and the standard error.
 
-    It is estimated from `rows` samples of n draws. The dual value of a sample at mu*, the multiplier of the
-    uniform distribution, has mean F and is close to the risk of the sample: their difference varies little.
+    The first is estimated by the mean, over `rows` samples of n draws, of the dual value of the sample at mu*
+    minus the risk of the sample. Here mu* is the multiplier for f uniform on [0, 1], so the dual value has
+    mean F. It is close to the risk of the same sample, so their difference has a small variance.
     """
     xp = active().namespace
     f = rng(seed + n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))
@@ -267,7 +268,7 @@ def quadratic_losses(draw: st.DrawFn) -> QuadraticLosses:
 def gradient_change(
     f: QuadraticLosses, places: tuple[float, float], solve: Callable[..., Any]
 ) -> tuple[float, float]:
-    """The change of the risk's gradient between the two theta = tau `places`, and their distance."""
+    """The change of the risk's gradient from theta = tau places[0] to tau places[1], and their distance."""
     theta = np.array([[f.tau * place] for place in places])
     c, g, h = np.array(f.terms).T
     losses = array(c + g * theta + h * theta**2 / 2)

@@ -300,7 +300,9 @@ def volume_in_space(ball: Ball, d: int) -> float:
         Consequence.NONE,
         "The ball is defined as a subset of Z, so it has less volume near the boundary of Z.",
         reading="the ball is a subset of Z, as defined in the introduction",
-        others=(Reading("every ball around a data point lies in the interior of Z", "true"),),
+        others=(
+            Reading("every ball around a data point lies in the interior of Z", "then the statement is true"),
+        ),
     ),
     corrected=r"Z=\mathbb{R}^d:\quad \text{vol}(B_\rho(z)) = \rho^d\,\text{vol}(B_1(0))",
     error_level=18 * TEST_LEVEL,

@@ -231,7 +231,7 @@ def _coefficient(level: int) -> float:
     assumptions="phi is kappa-strongly convex; gamma (level) and gamma' (half) are from Algorithm 2; a bar "
     "denotes exact weights; l >= 1",
     quote=r"$2^{\ell-1}\|\gamma - \bar{\gamma}\|_{\infty} + 2^{\ell}\|\gamma' - \bar{\gamma}'\|_{\infty}$",
-    correction="the coefficient of the second term is 2^(l-2): it is the sum of 2^(l-1) terms, each halved",
+    correction="2^(l-2) in place of 2^l: the second term bounds a sum of 2^(l-1) errors, each halved",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,

@@ -224,7 +224,8 @@ def cross_entropy(t: list[float], y: int) -> float:
     assumptions="the loss that the paper names as an example",
     quote=r"$\ell:~\mathbb{R}^K\times\{1,\ldots,K\}\to[0,1]$ denotes a $K$-class classification loss "
     r"function such as the cross-entropy loss",
-    correction="name the ramp loss of the examples instead; the cross-entropy would have to be truncated",
+    correction="name the ramp loss of Example 6 in place of the cross-entropy, which would have to be "
+    "truncated",
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,

@@ -61,7 +61,8 @@ def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
     quote=r"where $\mathcal{R}^*$ denotes the ground truth optimal revenue",
     correction="prices have to be bounded, which the paper does not state: see P3",
     remark="The empirical risk of a training set is also unbounded below if the mean of z_1 is positive at "
-    "some x_i that the features separate from the others. This held for every training set that we drew.",
+    "some x_i, and theta can change the price at this x_i alone. It was unbounded below for every training "
+    "set that we drew.",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
