@@ -131,7 +131,14 @@ class RTMLMC:
 
 @dataclass(frozen=True)
 class Level:
-    """One level of RT-MLMC for all data points, drawn by `RTMLMC.draw_level`."""
+    """One level of RT-MLMC for all data points, drawn by `RTMLMC.draw_level`.
+
+    - `level`: l; each data point has 2^l perturbed points.
+    - `weight`: 1/P(l), the factor of the estimate.
+
+    >>> Level(3, weight=16.0).evaluations
+    8.0
+    """
 
     level: int
     weight: float
