@@ -129,7 +129,12 @@ def is_jax(x: Array) -> bool:
 
 
 def is_abstract(x: Array) -> bool:
-    """Whether `x` is a tracer: the stand-in for an array, without values, inside jax.jit, grad or vmap."""
+    """Whether `x` is a tracer: the stand-in for an array, without values, inside jax.jit, grad or vmap.
+
+    >>> import numpy as np
+    >>> is_abstract(np.zeros(3))
+    False
+    """
     jax = _loaded("jax")
     return jax is not None and isinstance(x, jax.core.Tracer)
 
