@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import backend
+from phiball.backends import backend, library
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
 from phiball.refimpl.inner import dual_value, primal_value
 from tests.support.arrays import Arrays
@@ -165,7 +165,7 @@ def test_arrays_of_two_libraries_raise(doubles: Arrays) -> None:
     if type(f) is np.ndarray:
         other = pytest.importorskip("array_api_strict", reason="array-api-strict: not installed")
     half, one = other.asarray([0.5, 0.5]), other.asarray([1.0])
-    name = type(f).__module__.partition(".")[0]
+    name = library(f)
     for argument, calls in (
         ("p", calls_with(f, p=half)),
         ("eta", calls_with(f, one)),
