@@ -29,7 +29,7 @@ exactly, and the solution has a certificate, the duality gap:
 The names of `phiball.refimpl`, `rng`, `backend`, `set_backend`, `robustness_report` and its types can be
 imported from `phiball` itself. All other names are in namespaces, the folders of `phiball.refimpl`:
 `phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`,
-`.causal`, `.linear` and `.sklearn`. Everything is loaded on first use. The packages:
+`.causal`, `.linear`, `.certify` and `.sklearn`. Everything is loaded on first use. The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
 - `phiball.backends`: arrays (NumPy, torch, CuPy), random numbers, compiled kernels;
@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from phiball.experiments.robustness import robustness_report as robustness_report
     from phiball.refimpl import *  # noqa: F403
     from phiball.refimpl import causal as causal
+    from phiball.refimpl import certify as certify
     from phiball.refimpl import distributions as distributions
     from phiball.refimpl import inner as inner
     from phiball.refimpl import linear as linear
@@ -74,6 +75,7 @@ if TYPE_CHECKING:  # for type checkers and editors
 _PACKAGES = ("backends", "experiments", "refimpl", "verification")
 _NAMESPACES = (
     "causal",
+    "certify",
     "distributions",
     "inner",
     "linear",
