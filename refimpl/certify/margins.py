@@ -5,11 +5,13 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from phiball.backends import Array, array_namespace, device, is_torch, without_gradient
+from phiball.backends import Array, array_namespace, device, is_torch, library, without_gradient
 from phiball.backends.torch_layers import network_layers
 from phiball.refimpl.certify.input_set import InputSet
 from phiball.refimpl.certify.networks import NetworkBounds
 from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.linear.fit import LinearModel
+from phiball.refimpl.numerics import to_double
 from phiball.refimpl.sampling.streaming import valid_data
 
 METHODS = ("crown", "crown-ibp", "interval")
@@ -21,12 +23,13 @@ def certified_margins(model: Any, x: Array, y: Array, ball: Ball, *, method: str
     Arguments:
     - `model`: a torch module in evaluation mode that returns scores (N, classes), or one score (N, 1) that is
       positive for class 1, made of Linear, Conv2d, ReLU, LeakyReLU, average pooling, BatchNorm, Flatten and
-      sums.
+      sums. Or a linear model, as a `LinearModel` or a pair (coef, intercept) of arrays like x, with coef
+      (classes, d), or (d,) for two classes.
     - `x` (N,) + event: the data points, in float32 or float64.
     - `y` (N,): the labels, integers from 0.
     - `ball`: a `Ball` of any norm, with optional `clip` and `feature_scale`.
     - `method`: "crown"; "interval", which is much faster and never tighter; or "crown-ibp", with interval
-      bounds inside the network and CROWN for the margins.
+      bounds inside the network and CROWN for the margins. For linear models the margins are exact.
 
     Returns an array (N, classes). Its entry (n, c) is at most score y[n] minus score c at every point that
     `ball.contains` around x[n], within `clip`; it is inf for c = y[n]. If all entries of a row are positive,
@@ -48,10 +51,17 @@ def certified_margins(model: Any, x: Array, y: Array, ball: Ball, *, method: str
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball('linf', 0.1)")
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; expected one of {', '.join(METHODS)}")
-    if not is_torch(x) or not callable(getattr(model, "named_modules", None)):
-        raise TypeError(f"model is {type(model).__name__}; expected a torch module, and x a torch tensor")
+    if isinstance(model, LinearModel):
+        model = model.coef, model.intercept
     with without_gradient():
-        return _network_margins(model, x, y, ball, method)
+        if isinstance(model, tuple) and len(model) == 2:
+            return _linear_margins(*model, x, y, ball)
+        if is_torch(x) and callable(getattr(model, "named_modules", None)):
+            return _network_margins(model, x, y, ball, method)
+    raise TypeError(
+        f"model is {type(model).__name__} and x a {library(x)} array; expected a torch module and a tensor, "
+        "or a linear model (coef, intercept)"
+    )
 
 
 def _network_margins(network: Any, x: Array, y: Array, ball: Ball, method: str) -> Array:
@@ -67,6 +77,23 @@ def _network_margins(network: Any, x: Array, y: Array, ball: Ball, method: str) 
     if method != "interval":
         margins = xp.maximum(margins, bounds.minimum(last, rows, exact=True))
     return _finish(margins - xp.sum(xp.abs(rows) * bounds.error[last][:, None, :], axis=-1), own, x)
+
+
+def _linear_margins(coef: Array, intercept: Array, x: Array, y: Array, ball: Ball) -> Array:
+    xp = array_namespace(x, coef)
+    d = x.shape[1] if x.ndim == 2 else 0
+    W = xp.reshape(to_double(coef), (-1, coef.shape[-1]))
+    if W.shape[1] != d:
+        raise ValueError(f"coef has shape {tuple(coef.shape)} and x {tuple(x.shape)}; expected x (N, d)")
+    b = xp.asarray(intercept, dtype=xp.float64, device=device(x))
+    b = xp.broadcast_to(xp.reshape(b, (-1,)), (W.shape[0],))
+    inputs = InputSet(x, ball)
+    rows, own = _differences(y, x, W.shape[0])
+    margins = inputs.minimum(rows @ W, exact=True) + rows @ b
+    size = xp.maximum(xp.abs(inputs.low), xp.abs(inputs.high))
+    # The rounding of the scores in the dtype of x, and of this bound; see `NetworkBounds`.
+    error = 2 * float(xp.finfo(x.dtype).eps) * (d + 4) * (size @ xp.abs(W).T + xp.abs(b))
+    return _finish(margins - xp.sum(xp.abs(rows) * error[:, None, :], axis=-1), own, x)
 
 
 def _differences(y: Array, x: Array, outputs: int) -> tuple[Array, Array]:

@@ -255,7 +255,7 @@ def test_crown_agrees_with_a_dense_implementation(ball: Ball, monkeypatch: pytes
         (nn.Sequential(nn.Linear(4, 2)), ValueError, "training mode"),
         (mlp(4, 2).double(), TypeError, "0.weight is torch.float64"),
         (mlp(4, 2).half(), TypeError, "0.weight is torch.float16"),
-        (lambda x: x, TypeError, "expected a torch module"),
+        (lambda x: x, TypeError, "model is function and x a torch array"),
         (nn.Identity().eval(), ValueError, "label outside"),
     ],
 )
