@@ -1,5 +1,6 @@
-"""Certificates of robustness: lower bounds on margins that hold for every point of a ball."""
+"""Certificates of robustness: bounds on margins over a ball, and radii of smoothed classifiers."""
 
 from phiball.refimpl.certify.margins import certified_margins
+from phiball.refimpl.certify.smoothing import ABSTAIN, SmoothedRadii, certified_radius, smoothed_radii
 
-__all__ = ["certified_margins"]
+__all__ = ["ABSTAIN", "SmoothedRadii", "certified_margins", "certified_radius", "smoothed_radii"]
