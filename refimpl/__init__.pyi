@@ -12,6 +12,7 @@ from phiball.refimpl.inner.divergences import (
     QUADRATIC,
     Divergence,
     cressie_read,
+    hockey_stick,
     indicator,
 )
 from phiball.refimpl.inner.duality import bisection
@@ -74,6 +75,7 @@ __all__ = [
     "bisection",
     "cressie_read",
     "fgm",
+    "hockey_stick",
     "ifgm",
     "indicator",
     "pgm",

@@ -8,7 +8,8 @@ returns a class with probability p > 1/2, it keeps that class for all perturbati
 - uniform noise on the cube [-a, a]^d: 2 a (p - 1/2) in l1 (Yang et al., "Randomized smoothing of all shapes
   and sizes").
 
-Both radii are the largest that hold for every classifier with this p.
+Both radii are the largest that hold for every classifier with this p. `divergence_radius` bounds them by a
+phi-divergence instead.
 """
 
 from __future__ import annotations
