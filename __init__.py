@@ -22,7 +22,8 @@ exactly, and the solution has a certificate, the duality gap:
 | estimate the risk of a model | `phiball.refimpl.robust_risk`, `phiball.refimpl.adversarial_risk` |
 | see the worst case | `phiball.refimpl.worst_case_density`, `phiball.refimpl.worst_case_sample` |
 | measure the robustness of models, as a page | `phiball.experiments.robustness.robustness_report` |
-| attack a model | `phiball.refimpl.fgm`, `phiball.refimpl.pgm` |
+| attack a model | `phiball.refimpl.apgd`, `phiball.refimpl.pgm`, `phiball.refimpl.fgm` |
+| certify a model | `phiball.refimpl.certify.certified_margins` |
 | draw random numbers, select a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
 | check your own solver | `phiball.verification.verify_solver` |
 

@@ -1,4 +1,4 @@
-from phiball.refimpl.attacks import fgm, ifgm, pgm, white_noise
+from phiball.refimpl.attacks import apgd, fgm, ifgm, pgm, white_noise
 from phiball.refimpl.distributions.balls import (
     Ball,
 )
@@ -72,6 +72,7 @@ __all__ = [
     "WorstCase",
     "WorstCaseSample",
     "adversarial_risk",
+    "apgd",
     "bisection",
     "cressie_read",
     "fgm",
