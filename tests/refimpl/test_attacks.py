@@ -269,6 +269,7 @@ def test_apgd_checkpoints_agree_with_its_article() -> None:
     assert _checkpoints(1) == [1]
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("outputs", [1, 2, 4])
 def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(norm: float, outputs: int) -> None:
@@ -295,6 +296,7 @@ def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(norm: float, outpu
         assert 0.05 < wrong.float().mean() < 0.95
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_apgd_attacks_regressions_and_finds_larger_losses_than_pgm() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     torch.manual_seed(0)
