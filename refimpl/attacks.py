@@ -15,7 +15,7 @@ clip=(lo, hi), points are clipped to that box. Results carry no gradient.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -292,20 +292,16 @@ def _objectives(loss: Loss | None, gradient: Gradient | None) -> list[Any]:
     return [loss]
 
 
+@dataclass
 class _Run:
     """Losses and gradients at the iterates of a run, with the worst point so far of each data point."""
 
-    def __init__(
-        self,
-        objective: Any,
-        function: Loss,
-        gradient: Gradient | None,
-        i: Array,
-        best: Array,
-        value: Array,
-    ) -> None:
-        self.objective, self.function, self.gradient, self.i = objective, function, gradient, i
-        self.best, self.value = best, value
+    objective: Any
+    function: Loss
+    gradient: Gradient | None
+    i: Array
+    best: Array
+    value: Array
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
         """(losses, gradients) at points."""

@@ -24,6 +24,16 @@ _ROUNDING = 1 + 1e-12  # of the computed divergences
 _LONGEST = 40.0  # standard deviations: beyond, a normal probability underflows
 
 
+def check_noise(noise: Gaussian | Ball) -> None:
+    """Raise unless the noise is Gaussian or uniform on a cube."""
+    cube = isinstance(noise, Ball) and noise.norm == inf and noise.clip is None and noise.radius > 0
+    if not cube and not (isinstance(noise, Gaussian) and noise.std > 0):
+        raise ValueError(
+            f"noise is {noise!r}; expected a Gaussian with positive std, or a Ball of norm inf with positive "
+            "radius and without clip"
+        )
+
+
 def shift_divergence(noise: Gaussian | Ball, radius: float, divergence: str | Divergence) -> float:
     """The largest divergence between the noise and the same noise shifted by a vector of at most `radius`.
 
@@ -37,6 +47,7 @@ def shift_divergence(noise: Gaussian | Ball, radius: float, divergence: str | Di
     2.0
     """
     d = as_divergence(divergence)
+    check_noise(noise)
     if valid_number("radius", radius, least=0.0) == 0:
         return 0.0
     if isinstance(noise, Ball):
@@ -78,8 +89,11 @@ def divergence_radius(p: float, noise: Gaussian | Ball, divergence: str | Diverg
     >>> print(round(divergence_radius(0.99, Gaussian(1.0), hockey_stick(14.967)), 3))
     2.326
     """
-    if not 0.5 < valid_number("p", p) <= 1:
+    check_noise(noise)
+    if valid_number("p", p) <= 0.5:
         return 0.0
+    if p > 1:
+        raise ValueError(f"p is {p!r}; expected a probability")
     p = min(p, 1 - 1e-15)  # with p = 1, mass without reference probability would be missed
     xp = active().namespace
     low, high = 0.0, _LONGEST * noise.std if isinstance(noise, Gaussian) else 2 * noise.radius

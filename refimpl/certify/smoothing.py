@@ -23,6 +23,7 @@ from typing import Any
 from phiball.backends import Array, Rng, array_namespace, as_rng, device, is_array_api_obj, without_gradient
 from phiball.backends.qmc import binomial_lower_bound
 from phiball.refimpl.certify.margins import valid_labels
+from phiball.refimpl.certify.shifts import check_noise
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.printing import one_line
@@ -101,15 +102,21 @@ def smoothed_radii(
         raise ValueError(f"failure_probability is {failure_probability!r}; expected a number in (0, 1)")
     if getattr(classifier, "training", False):
         raise ValueError("the classifier is in training mode; call eval() first")
-    _check_noise(noise)
-    xp, rng = array_namespace(x), as_rng(rng)
-    votes = _Votes(classifier, x, noise, rng, batch_size)
-    labels = None if y is None else valid_labels(y, x, votes.classes)
+    check_noise(noise)
+    xp, rng, event_ndim = array_namespace(x), as_rng(rng), x.ndim - 1
+    labels = None if y is None else valid_labels(y, x, _scores(classifier, x[:1, ...]).shape[1])
     out: list[tuple[int, float, float]] = []
     for n in range(x.shape[0]):
-        counts = votes(n, n_select) if labels is None else []
-        label = int(labels[n]) if labels is not None else counts.index(max(counts))
-        p = binomial_lower_bound(votes(n, n_samples)[label], n_samples, failure_probability)
+        point, own = x[n : n + 1, ...], noise
+        if isinstance(noise, Ball):
+            own = noise.rows(xp.asarray([n], device=device(x)), event_ndim=event_ndim)
+        if labels is None:
+            counts = _count_votes(classifier, point, own, n_select, batch_size, rng)
+            label = counts.index(max(counts))
+        else:
+            label = int(labels[n])
+        votes = _count_votes(classifier, point, own, n_samples, batch_size, rng)[label]
+        p = binomial_lower_bound(votes, n_samples, failure_probability)
         out.append((label, certified_radius(p, noise), p) if p > 0.5 else (ABSTAIN, 0.0, p))
     certified, radius, bounds = zip(*out, strict=True)
     made = {"dtype": xp.float64, "device": device(x)}
@@ -133,7 +140,7 @@ def certified_radius(p: float, noise: Gaussian | Ball) -> float:
     >>> print([round(certified_radius(0.99, noise), 3) for noise in (Gaussian(1.0), Ball("linf", 1.0))])
     [2.326, 0.98]
     """
-    _check_noise(noise)
+    check_noise(noise)
     if not 0 <= valid_number("p", p) <= 1:
         raise ValueError(f"p is {p!r}; expected a probability")
     if p <= 0.5:
@@ -143,52 +150,34 @@ def certified_radius(p: float, noise: Gaussian | Ball) -> float:
     return 2 * noise.radius * (p - 0.5)
 
 
-def _check_noise(noise: Gaussian | Ball) -> None:
-    cube = isinstance(noise, Ball) and noise.norm == inf and noise.clip is None and noise.radius > 0
-    if not cube and not (isinstance(noise, Gaussian) and noise.std > 0):
-        raise ValueError(
-            f"noise is {noise!r}; expected a Gaussian with positive std, or a Ball of norm inf with positive "
-            "radius and without clip"
-        )
+def _count_votes(
+    classifier: Callable[[Array], Array],
+    x: Array,
+    noise: Gaussian | Ball,
+    n_samples: int,
+    batch_size: int,
+    rng: Rng,
+) -> list[int]:
+    """The number of samples around a point x (1,) + event that the classifier puts into each class."""
+    xp, counts = array_namespace(x), []
+    for start in range(0, n_samples, batch_size):
+        size = min(batch_size, n_samples - start)
+        scores = _scores(classifier, noise.sample(x, size, rng=rng, event_ndim=x.ndim - 1)[0, ...])
+        votes = xp.argmax(scores, axis=1)
+        part = [int(xp.sum(xp.astype(votes == c, xp.int64))) for c in range(scores.shape[1])]
+        counts = [a + b for a, b in zip(counts, part, strict=True)] if counts else part
+    return counts
 
 
-class _Votes:
-    """The number of samples around a data point that the classifier puts into each class."""
-
-    def __init__(
-        self,
-        classifier: Callable[[Array], Array],
-        x: Array,
-        noise: Gaussian | Ball,
-        rng: Rng,
-        batch_size: int,
-    ) -> None:
-        self.classifier, self.x, self.noise, self.rng, self.batch_size = classifier, x, noise, rng, batch_size
-        self.classes = self._scores(x[:1, ...]).shape[1]
-
-    def __call__(self, n: int, n_samples: int) -> list[int]:
-        xp, event_ndim = array_namespace(self.x), self.x.ndim - 1
-        point = self.x[n : n + 1, ...]
-        noise = self.noise
-        if isinstance(noise, Ball):
-            noise = noise.rows(xp.asarray([n], device=device(self.x)), event_ndim=event_ndim)
-        counts = [0] * self.classes
-        for start in range(0, n_samples, self.batch_size):
-            size = min(self.batch_size, n_samples - start)
-            points = noise.sample(point, size, rng=self.rng, event_ndim=event_ndim)[0, ...]
-            votes = xp.argmax(self._scores(points), axis=1)
-            counts = [count + int(xp.sum(xp.astype(votes == c, xp.int64))) for c, count in enumerate(counts)]
-        return counts
-
-    def _scores(self, points: Array) -> Array:
-        """The scores (k, classes) at points; raise for NaN or a wrong shape."""
-        xp = array_namespace(points)
-        with without_gradient():
-            scores = self.classifier(points)
-        if not is_array_api_obj(scores) or scores.shape[:1] != points.shape[:1] or scores.ndim > 2:
-            shape = tuple(getattr(scores, "shape", ()))
-            raise ValueError(f"the classifier returns shape {shape}; expected ({points.shape[0]}, classes)")
-        if xp.any(xp.isnan(scores)):
-            raise ValueError("the classifier returns NaN; expected scores")
-        scores = xp.reshape(scores, (scores.shape[0], -1))
-        return scores if scores.shape[1] > 1 else xp.concat([xp.zeros_like(scores), scores], axis=1)
+def _scores(classifier: Callable[[Array], Array], points: Array) -> Array:
+    """The scores (k, classes) at points; raise for NaN or a wrong shape."""
+    xp = array_namespace(points)
+    with without_gradient():
+        scores = classifier(points)
+    if not is_array_api_obj(scores) or scores.shape[:1] != points.shape[:1] or scores.ndim > 2:
+        shape = tuple(getattr(scores, "shape", ()))
+        raise ValueError(f"the classifier returns shape {shape}; expected ({points.shape[0]}, classes)")
+    if xp.any(xp.isnan(scores)):
+        raise ValueError("the classifier returns NaN; expected scores")
+    scores = xp.reshape(scores, (scores.shape[0], -1))
+    return scores if scores.shape[1] > 1 else xp.concat([xp.zeros_like(scores), scores], axis=1)

@@ -38,8 +38,19 @@ def test_shifts_without_a_finite_divergence_certify_nothing() -> None:
     assert 0 < divergence_radius(1.0, Gaussian(1.0), "tv") < certified_radius(1.0, Gaussian(1.0))
 
 
+def test_total_variation_attains_the_radius_of_uniform_noise() -> None:
+    for p in (0.51, 0.9, 0.999):
+        best = certified_radius(p, Ball(inf, 2.0))
+        for d in ("tv", "hinge"):
+            assert divergence_radius(p, Ball(inf, 2.0), d) == pytest.approx(best, abs=1e-9)
+        for d in (cressie_read(0.5), hockey_stick(1.5)):
+            assert divergence_radius(p, Ball(inf, 2.0), d) < best
+
+
 def test_hockey_stick_is_a_divergence_from_beta_1() -> None:
     for beta in (1.2, exp(3)):
         assert check_divergence(hockey_stick(beta)) == []
+    with pytest.raises(ValueError, match="expected a Gaussian"):
+        divergence_radius(0.9, Ball(2, 1.0), "tv")
     with pytest.raises(ValueError, match=r"beta is 0\.5"):
         hockey_stick(0.5)

@@ -8,13 +8,13 @@ from typing import TypeAlias
 import mpmath as mp
 from hypothesis import strategies as st
 
-from phiball.refimpl import Ball, Divergence, Gaussian, cressie_read, hockey_stick
+from phiball.refimpl import Divergence, Gaussian, cressie_read, hockey_stick
 from phiball.refimpl.certify import divergence_radius
 from phiball.refimpl.inner.divergences import DIVERGENCES
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 
-Radius: TypeAlias = Callable[[float, Gaussian | Ball, str | Divergence], float]
+Radius: TypeAlias = Callable[[float, Gaussian, str | Divergence], float]
 TOLERANCE = 1e-9  # of the radii in units of the noise, for probabilities up to 0.9999
 
 
@@ -58,36 +58,11 @@ def gaussian_radii(
         yield Evidence(found - best, TOLERANCE, f"{d.name}: {found:.4f} is at most {best:.4f}")
 
 
-@claim(
-    "Radii of smoothed classifiers, uniform noise on a cube",
-    id="RS2",
-    verdict=Verdict.HOLDS,
-    formula=r"r_\phi \le 2a\left(p-\frac{1}{2}\right) = r_{|x-1|} = r_{(x-1)_+}",
-    assumptions="noise uniform on [-a, a]^d, shifts in the norm 1; r is 0 if phi(t)/t is unbounded",
-    examples=3,
-    p=st.floats(0.51, 0.9999),
-    beta=st.floats(1.0, 50.0),
-)
-def cube_radii(p: float, beta: float, radius: Radius = divergence_radius) -> Iterator[Evidence]:
-    """Total variation attains the radius of Yang et al., which no divergence exceeds."""
-    noise, best = Ball("linf", 1.0), 2 * (p - 0.5)
-    for name in ("tv", "hinge"):
-        yield Evidence(abs(radius(p, noise, name) - best), TOLERANCE, f"{name}, p = {p:.4g}: {best:.4f}")
-    for d in (cressie_read(0.5), hockey_stick(beta)):
-        found = radius(p, noise, d)
-        yield Evidence(found - best, TOLERANCE, f"{d.name}: {found:.4f} is at most {best:.4f}")
-    yield Evidence(radius(p, noise, "kl"), 0.0, "the entropic divergence certifies nothing")
-
-
-def _complement(p: float, noise: Gaussian | Ball, divergence: str | Divergence) -> float:
+@gaussian_radii.mutant("takes p as the probability of the complement")
+def _(p: float, noise: Gaussian, divergence: str | Divergence) -> float:
     return divergence_radius(1 - p, noise, divergence)
 
 
-def _longer(p: float, noise: Gaussian | Ball, divergence: str | Divergence) -> float:
+@gaussian_radii.mutant("adds a tenth to every radius")
+def _(p: float, noise: Gaussian, divergence: str | Divergence) -> float:
     return 1.1 * divergence_radius(p, noise, divergence)
-
-
-gaussian_radii.mutant("takes p as the probability of the complement")(_complement)
-cube_radii.mutant("takes p as the probability of the complement")(_complement)
-gaussian_radii.mutant("adds a tenth to every radius")(_longer)
-cube_radii.mutant("adds a tenth to every radius")(_longer)
