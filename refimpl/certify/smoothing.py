@@ -159,7 +159,8 @@ def _count_votes(
     rng: Rng,
 ) -> list[int]:
     """The number of samples around a point x (1,) + event that the classifier puts into each class."""
-    xp, counts = array_namespace(x), []
+    xp = array_namespace(x)
+    counts: list[int] = []
     for start in range(0, n_samples, batch_size):
         size = min(batch_size, n_samples - start)
         scores = _scores(classifier, noise.sample(x, size, rng=rng, event_ndim=x.ndim - 1)[0, ...])
