@@ -22,14 +22,16 @@ inner problem is solved exactly, and the solution has a certificate, the duality
 | estimate the risk of a model | `phiball.refimpl.robust_risk`, `phiball.refimpl.adversarial_risk` |
 | see the worst case | `phiball.refimpl.worst_case_density`, `phiball.refimpl.worst_case_sample` |
 | measure the robustness of models, as a page | `phiball.experiments.robustness.robustness_report` |
-| attack a model | `phiball.refimpl.fgm`, `phiball.refimpl.pgm` |
+| attack a model | `phiball.refimpl.apgd`, `phiball.refimpl.pgm`, `phiball.refimpl.fgm` |
+| certify a model | `phiball.refimpl.certify.certified_margins` |
 | draw random numbers, select a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
 | check your own solver | `phiball.verification.verify_solver` |
 
 The names of `phiball.refimpl` can be imported from `phiball` itself, and so can `rng`, `backend`,
 `set_backend`, `robustness_report` and its types. All other names are in namespaces, the folders of
 `phiball.refimpl`: `phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`,
-`.theory`, `.qlearning`, `.causal`, `.linear` and `.sklearn`. Everything is loaded on first use. The packages:
+`.theory`, `.qlearning`, `.causal`, `.linear`, `.certify` and `.sklearn`. Everything is loaded on first use.
+The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
 - `phiball.backends`: arrays (NumPy, torch, JAX, CuPy), random numbers, compiled kernels;
@@ -58,6 +60,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from phiball.experiments.robustness import robustness_report as robustness_report
     from phiball.refimpl import *  # noqa: F403
     from phiball.refimpl import causal as causal
+    from phiball.refimpl import certify as certify
     from phiball.refimpl import distributions as distributions
     from phiball.refimpl import inner as inner
     from phiball.refimpl import linear as linear
@@ -74,6 +77,7 @@ if TYPE_CHECKING:  # for type checkers and editors
 _PACKAGES = ("backends", "experiments", "refimpl", "verification")
 _NAMESPACES = (
     "causal",
+    "certify",
     "distributions",
     "inner",
     "linear",

@@ -1,4 +1,4 @@
-"""Scrambled Sobol points, and gamma quantiles. Both need scipy, an optional dependency."""
+"""Scrambled Sobol points, gamma quantiles and binomial bounds. They need scipy, an optional dependency."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ def _scipy() -> Any:
         import scipy.special
         import scipy.stats
     except ImportError as error:
-        raise ImportError(
-            "quasi-random points need scipy, which is not installed: pip install 'phiball[verify]'"
-        ) from error
+        raise ImportError("scipy is not installed: pip install 'phiball[verify]'") from error
     return scipy
 
 
@@ -59,3 +57,17 @@ def gamma_quantile(concentration: float, u: Array) -> Array:
     xp = array_namespace(u)
     quantile = _scipy().special.gammaincinv(concentration, to_numpy(u).astype(np.float64))
     return xp.asarray(quantile, dtype=xp.float64, device=device(u))
+
+
+def binomial_lower_bound(successes: int, n: int, failure_probability: float) -> float:
+    """The Clopper-Pearson lower bound on a probability, given the successes in n trials. It needs scipy.
+
+    The bound exceeds the true probability with at most the given failure probability.
+
+    >>> round(binomial_lower_bound(100, 100, 0.001), 6)  # 0.001^(1/100)
+    0.933254
+    """
+    if successes == 0:
+        return 0.0
+    bound = _scipy().special.betaincinv(successes, n - successes + 1, failure_probability)
+    return max(0.0, float(bound) - 1e-12)  # covers the error of betaincinv

@@ -27,7 +27,7 @@ from phiball.backends.files import write_text_atomic
 from phiball.verification.report.math import formula
 
 _NAMESPACES = ("inner", "distributions", "sampling", "risk", "training")
-_NAMESPACES += ("optimize", "theory", "qlearning", "causal", "linear")
+_NAMESPACES += ("optimize", "theory", "qlearning", "causal", "linear", "certify")
 PAGES = (
     "phiball",
     "phiball.refimpl",

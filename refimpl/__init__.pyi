@@ -1,4 +1,4 @@
-from phiball.refimpl.attacks import fgm, ifgm, pgm, white_noise
+from phiball.refimpl.attacks import apgd, fgm, ifgm, pgm, white_noise
 from phiball.refimpl.distributions.balls import (
     Ball,
 )
@@ -12,6 +12,7 @@ from phiball.refimpl.inner.divergences import (
     QUADRATIC,
     Divergence,
     cressie_read,
+    hockey_stick,
     indicator,
 )
 from phiball.refimpl.inner.duality import bisection
@@ -71,9 +72,11 @@ __all__ = [
     "WorstCase",
     "WorstCaseSample",
     "adversarial_risk",
+    "apgd",
     "bisection",
     "cressie_read",
     "fgm",
+    "hockey_stick",
     "ifgm",
     "indicator",
     "pgm",

@@ -16,17 +16,23 @@ clip=(lo, hi), points are clipped to that box. Results carry no gradient.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, as_rng, detach, to_single, without_gradient
+from phiball.backends import Array, Rng, array_namespace, as_rng, detach, device, to_single, without_gradient
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.norms import check_overflow
+from phiball.refimpl.numerics import to_double
 from phiball.refimpl.sampling.gradients import check_gradient, loss_gradients
+from phiball.refimpl.sampling.pointwise_loss import PointwiseLoss, class_margin, default_loss
 from phiball.refimpl.sampling.precision import half_to_single, to_half_like
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Distribution, Gradient, Loss
 from phiball.refimpl.validation import all_finite, holds, valid_count, valid_number
+
+_MOMENTUM = 0.75  # the weight of the new step in `apgd`
+_MIN_RISES = 0.75  # the fraction of steps between checkpoints that must increase the loss
 
 
 def fgm(
@@ -164,6 +170,70 @@ def pgm(
     return to_half_like(best if keep_best else points, data)
 
 
+def apgd(
+    loss: Loss | None,
+    x: Array,
+    ball: Ball,
+    *,
+    gradient: Gradient | None = None,
+    steps: int = 100,
+    rng: Any = None,
+    restarts: int = 1,
+) -> Array:
+    """Auto-PGD: an attack that adapts the step size of each data point, and needs no settings.
+
+    Arguments:
+    - `loss`, `x`, `ball`, `gradient`: as in `fgm`. The norm must be 1, 2 or inf.
+    - `steps`: the number of steps of a run.
+    - `rng`: unless None, each run starts from a uniform point of the ball.
+    - `restarts`: the number of runs with each loss. More than one needs `rng`.
+
+    Returns points of the shape of x: for each data point, the one with the largest loss of all iterates of
+    all runs and of x itself. If `loss` is `pointwise_loss(model, y)` with integer labels, and torch computes
+    the gradient, each restart is a run with the cross-entropy and a run with the margin, for the points that
+    are still classified correctly; of all iterates, the one with the smallest margin is returned. For three
+    or more classes the margin is scaled as in the DLR loss of AutoAttack.
+
+    Steps have momentum, and are twice the radius at first. At each checkpoint the step size is halved, and
+    the run continues from its best point, if fewer than 3/4 of the steps since the last checkpoint increased
+    the loss, or if neither the step size nor the best loss has changed since then.
+
+    Reference: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse
+    parameter-free attacks".
+
+    >>> import torch
+    >>> from phiball import Ball, apgd
+    >>> target = torch.tensor([[0.1, 0.2]])
+    >>> loss = lambda x, i: -torch.sum((x - target) ** 2, -1)
+    >>> x = apgd(loss, torch.zeros(1, 2), Ball(2, 1.0))
+    >>> bool(torch.all(torch.abs(x - target) < 0.02))
+    True
+    """
+    data, objectives = x, _objectives(loss, gradient)
+    x, gradient, *functions = half_to_single(x, gradient, *objectives)
+    x, i = _check_problem(gradient, x, ball)
+    valid_count("steps", steps)
+    if valid_count("restarts", restarts) > 1 and rng is None:
+        raise ValueError(f"restarts is {restarts}; expected an rng for different starting points")
+    check_overflow("radius", ball.radius, 4 * ball.reach, x)
+    rng = None if rng is None else as_rng(rng)
+    xp, event_ndim = array_namespace(x), x.ndim - 1
+    best, value = x, _score(objectives[0], _losses(functions[0], x, i))
+    active = i
+    for _ in range(restarts):
+        for objective, function in zip(objectives, functions, strict=True):
+            if isinstance(objective, _ClassifierLoss):
+                (active,) = xp.nonzero(value <= 0)
+                if active.shape[0] == 0:
+                    return to_half_like(best, data)
+            centres, own_ball = xp.take(x, active, axis=0), ball.rows(active, event_ndim=event_ndim)
+            start = centres if rng is None else white_noise(centres, own_ball, rng=rng)
+            run = _Run(objective, function, gradient, active, xp.take(best, active, axis=0), value[active])
+            _adaptive_ascent(run, start, centres, own_ball, steps)
+            best, value = _put(best, active, run.best), _put(value, active, run.value)
+    return to_half_like(best, data)
+
+
 def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
     """Perturb the data without regard to the loss: draw one uniform point of the ball around each x.
 
@@ -186,6 +256,136 @@ def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
     if not callable(getattr(ball, "sample", None)):
         raise TypeError(f"ball is {ball!r}; expected a Ball, or a distribution with a sample method")
     return to_half_like(ball.sample(x, 1, rng=as_rng(rng), event_ndim=x.ndim - 1)[:, 0, ...], data)
+
+
+class _ClassifierLoss:
+    """The cross-entropy or the scaled margin of a classifier, which keeps the `margin` of its last call.
+
+    The scores are converted to double precision: in float32, gradients vanish for confident predictions.
+    """
+
+    def __init__(self, loss: PointwiseLoss, *, cross_entropy: bool) -> None:
+        self.loss, self.cross_entropy = replace(loss, loss=self._evaluate), cross_entropy
+        self.margin: Array = None  # positive where the class is wrong
+
+    def __call__(self, x: Array, i: Array) -> Array:
+        return self.loss(x, i)
+
+    def _evaluate(self, output: Array, y: Array) -> Array:
+        output = to_double(to_single(output))
+        loss = default_loss(output, y)  # also validates the outputs
+        margin, spread = class_margin(output, y)
+        self.margin = detach(margin)
+        return loss if self.cross_entropy else margin / spread
+
+
+def _score(objective: Any, f: Array) -> Array:
+    """The numbers by which points are compared: the margins of a classifier, otherwise the losses f."""
+    return objective.margin if isinstance(objective, _ClassifierLoss) else f
+
+
+def _objectives(loss: Loss | None, gradient: Gradient | None) -> list[Any]:
+    """The losses to maximize: cross-entropy and margin for a classifier, otherwise the given loss."""
+    if isinstance(loss, PointwiseLoss) and loss.loss is None and loss.y is not None and gradient is None:
+        xp = array_namespace(loss.y)
+        if not xp.isdtype(loss.y.dtype, "real floating"):
+            return [_ClassifierLoss(loss, cross_entropy=chosen) for chosen in (True, False)]
+    return [loss]
+
+
+@dataclass
+class _Run:
+    """Losses and gradients at the iterates of a run, with the worst point so far of each data point."""
+
+    objective: Any
+    function: Loss
+    gradient: Gradient | None
+    i: Array
+    best: Array
+    value: Array
+
+    def __call__(self, points: Array) -> tuple[Array, Array]:
+        """(losses, gradients) at points."""
+        f, g = _gradients(self.function, self.gradient, points, self.i)
+        f = _losses(self.function, points, self.i) if f is None else f
+        self.best, self.value = _better(self.best, self.value, points, _score(self.objective, f))
+        return f, g
+
+
+def _adaptive_ascent(run: _Run, now: Array, x: Array, ball: Ball, steps: int) -> None:
+    """Auto-PGD from the points `now`."""
+    xp, event_ndim = array_namespace(x), x.ndim - 1
+    unit = replace(ball, radius=1.0)
+
+    def wide(v: Array) -> Array:  # to be broadcast with x
+        return xp.reshape(v, (-1, *[1] * event_ndim))
+
+    value, g = run(now)
+    best, best_value, best_g, before = now, value, g, now
+    top = 2 * ball.radius or 1.0
+    size = xp.full((x.shape[0],), top, dtype=x.dtype, device=device(x))
+    last, last_value = 0, value  # number of steps and best loss at the last checkpoint
+    rises = xp.zeros_like(value)  # steps since the last checkpoint that increased the loss
+    halved = rises > 0
+    checkpoints = _checkpoints(steps)
+    for step in range(1, steps + 1):
+        if ball.norm == 1:
+            target = now + wide(size / top) * (_l1_maximizer(g, x, ball) - now)
+        else:
+            target = now + wide(size) * unit.steepest(g, event_ndim=event_ndim)
+        target = ball.project(target, x, event_ndim=event_ndim)
+        weight = 1.0 if step == 1 else _MOMENTUM
+        moved = now + weight * (target - now) + (1 - weight) * (now - before)
+        before, now = now, ball.project(moved, x, event_ndim=event_ndim)
+        new_value, g = run(now)
+        rises = rises + xp.astype(new_value > value, rises.dtype)
+        better = new_value > best_value
+        best, best_g = (xp.where(wide(better), new, old) for new, old in ((now, best), (g, best_g)))
+        value, best_value = new_value, xp.where(better, new_value, best_value)
+        if step in checkpoints:
+            halved = (rises < _MIN_RISES * (step - last)) | (~halved & (best_value == last_value))
+            last, last_value, rises = step, best_value, xp.zeros_like(value)
+            size = xp.where(halved, size / 2, size)
+            now, g = (xp.where(wide(halved), new, old) for new, old in ((best, now), (best_g, g)))
+            value = xp.where(halved, best_value, value)
+
+
+def _l1_maximizer(g: Array, x: Array, ball: Ball) -> Array:
+    """The point of an l1 ball around x and its box with the largest g.z.
+
+    Coordinates move to the box in the order of their gradients, until the radius is used up. Steps along
+    single coordinates, as in `pgm`, stop at the box.
+    """
+    xp, shape = array_namespace(x), (x.shape[0], -1)
+    scale = xp.ones_like(x) if ball.feature_scale is None else ball.feature_scale.like(x, x.ndim - 1)
+    room = xp.full_like(x, ball.radius)
+    if ball.clip is not None:
+        distance = xp.where(g > 0, ball.clip[1] - x, x - ball.clip[0])
+        room = xp.minimum(room, distance / xp.where(scale > 0, scale, xp.ones_like(scale)))
+    room, gain = xp.reshape(room, shape), xp.reshape(xp.abs(g) * scale, shape)
+    order = xp.argsort(-gain, axis=1)
+    room = xp.take_along_axis(room, order, axis=1)
+    used = xp.clip(ball.radius - (xp.cumulative_sum(room, axis=1) - room), min=0.0)
+    length = xp.take_along_axis(xp.minimum(room, used), xp.argsort(order, axis=1), axis=1)
+    return x + xp.reshape(length, x.shape) * xp.sign(g) * scale
+
+
+def _checkpoints(steps: int) -> list[int]:
+    """The steps after which step sizes are updated, as in the article."""
+    fractions = [0.0, 0.22]
+    while fractions[-1] < 1:
+        fractions.append(fractions[-1] + max(fractions[-1] - fractions[-2] - 0.03, 0.06))
+    # Without `round`, a rounding error could move a checkpoint to the next integer.
+    return sorted({ceil(round(f * steps, 9)) for f in fractions[1:] if round(f, 9) < 1})
+
+
+def _put(x: Array, index: Array, rows: Array) -> Array:
+    """x with the rows at `index` replaced."""
+    if index.shape[0] == x.shape[0]:
+        return rows
+    x = x + 0.0  # a copy
+    x[index] = rows
+    return x
 
 
 def _random_start(x: Array, ball: Ball, rng: Rng) -> Array:

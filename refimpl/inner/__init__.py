@@ -8,6 +8,7 @@ from phiball.refimpl.inner.divergences import (
     QUADRATIC,
     Divergence,
     cressie_read,
+    hockey_stick,
     indicator,
 )
 from phiball.refimpl.inner.duality import bisection, dual_value, primal_value
@@ -26,6 +27,7 @@ __all__ = [
     "check_divergence",
     "cressie_read",
     "dual_value",
+    "hockey_stick",
     "indicator",
     "primal_value",
     "worst_case",

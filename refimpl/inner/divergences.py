@@ -269,6 +269,48 @@ def indicator(alpha: float) -> Divergence:
     )
 
 
+def _hockey_stick_phi(x: Array, *, beta: float) -> Array:
+    xp = array_namespace(x)
+    # As for the indicator, the factor allows for rounding: a large eta would magnify it.
+    free = x <= beta * (1 + 16 * float(xp.finfo(x.dtype).eps))
+    return _infinite_below_0(xp.where(free, _full(x, 0.0), x - beta), x)
+
+
+def _hockey_stick_conj(s: Array, *, beta: float) -> Array:
+    return beta * _clipped_conj(s, slope0=0.0)
+
+
+def _hockey_stick_dconj(s: Array, *, beta: float) -> Array:
+    return beta * _clipped_dconj(s, slope0=0.0)
+
+
+def hockey_stick(beta: float) -> Divergence:
+    r"""The hockey-stick divergence $\phi(x) = \max(x - \beta, 0)$ of differential privacy.
+
+    Arguments:
+    - `beta`: a number of at least 1, which gives `HINGE`. Densities up to beta are free.
+
+    >>> hockey_stick(1) is HINGE, hockey_stick(3.0).recession
+    (True, 1.0)
+    """
+    beta = valid_number("beta", beta, least=1.0)
+    if beta == 1:
+        return HINGE
+    return Divergence(
+        f"hockey_stick({beta:g})",
+        phi=partial(_hockey_stick_phi, beta=beta),
+        conj=partial(_hockey_stick_conj, beta=beta),
+        dconj=partial(_hockey_stick_dconj, beta=beta),
+        d2conj=_zero,
+        slope0=0.0,
+        slope1=0.0,
+        recession=1.0,
+        curvature1=0.0,
+        family="hockey_stick",
+        parameter=beta,
+    )
+
+
 def expm1_over(k: float, x: Array) -> Array:
     """(exp(k x) - 1)/k, and its limit x at k = 0."""
     return array_namespace(x).expm1(k * x) / k if k else x

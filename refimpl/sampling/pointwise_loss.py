@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 
-from phiball.backends import Array, array_namespace, detach, is_array_api_obj, is_traced, to_single
+from phiball.backends import Array, array_namespace, detach, device, is_array_api_obj, is_traced, to_single
 from phiball.refimpl.validation import check_same_array_type
 
 ExampleLoss = Callable[[Array, Array], Array]
@@ -109,3 +110,23 @@ def default_loss(output: Array, y: Array) -> Array:
     top = detach(xp.max(logits, axis=1, keepdims=True))
     log_sum = top[:, 0] + xp.log(xp.sum(xp.exp(logits - top), axis=1))
     return log_sum - xp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+
+
+def class_margin(output: Array, y: Array) -> tuple[Array, Array]:
+    """(the largest score of another class minus the score of class y, the scale of the scores), for each row.
+
+    The outputs are those of `default_loss` for labels. The scale is the distance between the largest and the
+    third-largest score, or 1 for two classes.
+    """
+    xp = array_namespace(output)
+    scores = xp.reshape(output, (output.shape[0], -1))
+    if scores.shape[1] == 1:
+        scores = xp.concat([xp.zeros_like(scores), scores], axis=1)
+    labels = xp.astype(xp.reshape(y, (-1, 1)), xp.int64, copy=False)
+    own = labels == xp.arange(scores.shape[1], device=device(scores))
+    other = xp.max(xp.where(own, xp.full_like(scores, -inf), scores), axis=1)
+    margin = other - xp.take_along_axis(scores, labels, axis=1)[:, 0]
+    if scores.shape[1] == 2:
+        return margin, xp.ones_like(margin)
+    ordered = xp.sort(scores, axis=1)
+    return margin, ordered[:, -1] - ordered[:, -3] + 1e-12

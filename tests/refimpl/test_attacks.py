@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from phiball.backends import Array, input_gradient, rng
-from phiball.refimpl import Ball, Gaussian, fgm, ifgm, pgm, white_noise
+from phiball.refimpl import Ball, Gaussian, apgd, fgm, ifgm, pgm, pointwise_loss, white_noise
+from phiball.refimpl.attacks import _checkpoints
+from phiball.refimpl.certify import certified_margins
 from tests.support.arrays import Arrays
 from tests.support.attacks import ATTACKS, linear, size
 from tests.support.distributions import ANY_NORM, NORMS
@@ -199,7 +201,7 @@ def test_white_noise_is_a_draw_from_the_distribution(arrays: Arrays) -> None:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    "name", ["fgm", "ifgm", "pgm", "fgm, random start", "pgm, random start", "pgm, best"]
+    "name", ["fgm", "ifgm", "pgm", "fgm, random start", "pgm, random start", "pgm, best", "apgd"]
 )
 def test_attacks_do_not_change_the_model(name: str, training: bool) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -261,6 +263,51 @@ def test_pgm_runs_the_documented_number_of_forward_passes(options: dict[str, Any
     assert sum(calls) == 4 * options.get("restarts", 1)
 
 
+def test_apgd_checkpoints_agree_with_its_article() -> None:
+    assert _checkpoints(100) == [22, 41, 57, 70, 80, 87, 93, 99]
+    assert _checkpoints(10) == [3, 5, 6, 7, 8, 9, 10]
+    assert _checkpoints(1) == [1]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("outputs", [1, 2, 4])
+def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(norm: float, outputs: int) -> None:
+    """A point is misclassified somewhere in the ball if and only if its exact margin is negative."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, outputs)
+    x = torch.rand(120, 8)
+    scores = model(x).detach()
+    y = scores.argmax(1) if outputs > 1 else (scores[:, 0] > 0).long()
+    scale = torch.tensor([[1.0], [0.5]]).repeat(60, 8) * torch.arange(8).clip(max=1)  # the first is fixed
+    radius = {1: 0.6, 2: 0.3, inf: 0.12}[norm]
+    for ball in (Ball(norm, radius), Ball(norm, radius, (0, 1), scale)):
+        weight, bias = model.weight.detach(), model.bias.detach()
+        exact = certified_margins((weight, bias), x, y, ball).amin(1)
+        # With several classes the loss has local maxima.
+        options: dict[str, Any] = {"rng": 0, "restarts": 3} if outputs > 2 else {}
+        found = apgd(pointwise_loss(model, y), x, ball, steps=60, **options)
+        assert ball.contains(found, x).all()
+        scores = model(found)
+        wrong = (scores.argmax(1) if outputs > 1 else (scores[:, 0] > 0).long()) != y
+        clear = exact.abs() > 0.03 * exact.abs().max()  # the last steps are short, but not zero
+        assert torch.equal(wrong[clear], exact[clear] < 0)
+        assert 0.05 < wrong.float().mean() < 0.95
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_apgd_attacks_regressions_and_finds_larger_losses_than_pgm() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 30), torch.nn.Tanh(), torch.nn.Linear(30, 1)).double()
+    x, y = torch.randn(40, 6).double(), torch.randn(40, 1).double()
+    loss, ball, i = pointwise_loss(model, y), Ball(2, 1.0), torch.arange(40)
+    found, pgm_found = (loss(attack(loss, x, ball, steps=40), i).detach() for attack in (apgd, pgm))
+    assert (found >= pgm_found - 1e-3 * pgm_found).double().mean() > 0.9
+    assert found.mean() > 0.999 * pgm_found.mean()
+
+
 Z = np.zeros((3, 2))
 
 
@@ -295,6 +342,9 @@ def test_invalid_arguments_of_attacks_raise() -> None:
         "restarts is 2; expected an rng": lambda: pgm(first, Z, ball, restarts=2, **own),
         "restarts is 2; expected": lambda: pgm(None, Z, ball, restarts=2, rng=0, **own),
         "restarts is 3; expected": lambda: pgm(first, Z, ball, restarts=3, rng=0, keep_best=False, **own),
+        "restarts is 4; expected an rng": lambda: apgd(first, Z, ball, restarts=4, **own),
+        "loss is None; expected": lambda: apgd(None, Z, ball, **own),
+        "norm is 4.0; expected": lambda: apgd(first, Z + 1, Ball(4, 1.0), **own),
         "gradient(x, i) has shape (3,)": lambda: fgm(None, Z, ball, gradient=first),
         "gradient(x, i) contains NaN": lambda: pgm(None, Z, ball, gradient=lambda x, i: x + np.inf),
         "gradient(x, i) is None": lambda: fgm(None, Z, ball, gradient=lambda x, i: None),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import fgm, ifgm, pgm, white_noise
+from phiball.refimpl import apgd, fgm, ifgm, pgm, white_noise
 
 Attack = Callable[..., Any]
 
@@ -20,6 +20,8 @@ ATTACKS: dict[str, Attack] = {
     "noise": lambda loss, x, ball, gradient=None: white_noise(x, ball, rng=1),
     "fgm, random start": partial(fgm, rng=1),
     "pgm, random start": partial(pgm, rng=1, steps=5, keep_best=False),
+    "apgd": partial(apgd, steps=5),
+    "apgd, random start": partial(apgd, steps=5, rng=1, restarts=2),
     "pgm, best": partial(pgm, steps=5, rng=1, restarts=2),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import Divergence, cressie_read, indicator
+from phiball.refimpl import Divergence, cressie_read, hockey_stick, indicator
 from phiball.refimpl.inner.divergences import DIVERGENCES
 from phiball.verification.instances.divergence_catalog import QUARTIC
 
@@ -117,6 +117,7 @@ TABLE = [
     Row(indicator(0.3), smooth=False, core=True, compiled=True),
     Row(indicator(1.0), smooth=False, usual=True, compiled=True),
     Row(indicator(0.013), smooth=False),
+    Row(hockey_stick(1.5), smooth=False, usual=True),
     Row(cressie_read(0.5), usual=True, core=True),
     Row(cressie_read(1.5), usual=True, core=True, compiled=True),
     Row(cressie_read(2), usual=True, compiled=True),

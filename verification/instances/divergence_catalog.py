@@ -8,13 +8,23 @@ from math import inf, isfinite
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    cressie_read,
+    hockey_stick,
+    indicator,
+)
 from phiball.refimpl.inner.divergences import DIVERGENCES
 
 NAMED = (
     *DIVERGENCES.values(),
     *(indicator(alpha) for alpha in (0.5, 0.75, 0.1, 1.0)),
     *(cressie_read(k) for k in (2.0, 0.5, 0.0, -1.0, 1.25, 1.5, 3.0, 5.0)),
+    hockey_stick(1.5),
 )
 CONSISTENT = tuple(d for d in NAMED if d.family != "indicator")
 """The divergences in `NAMED` whose risk tends to the largest loss as eta tends to 0."""

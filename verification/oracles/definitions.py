@@ -25,6 +25,8 @@ def phi(x: Any, family: str, parameter: float | None = None) -> Any:
         return abs(x - 1)
     if family == "hinge":
         return max(x - 1, mp.mpf(0))
+    if family == "hockey_stick":
+        return max(x - mp.mpf(parameter), mp.mpf(0))
     if family == "indicator":
         # x may be the float 1/alpha, rounded up.
         return mp.mpf(0) if x * mp.mpf(parameter) <= 1 + mp.mpf(10) ** -12 else mp.inf
@@ -46,6 +48,8 @@ def conjugate(s: Any, family: str, parameter: float | None = None) -> Any:
         return (max(s, 0) ** 2 + 1) / 2
     if family in ("absolute", "hinge"):
         return mp.inf if s > 1 else max(s, mp.mpf(-1 if family == "absolute" else 0))
+    if family == "hockey_stick":
+        return mp.inf if s > 1 else mp.mpf(parameter) * max(s, mp.mpf(0))
     if family == "indicator":
         return max(s, mp.mpf(0)) / mp.mpf(parameter)
     if family != "cressie_read":
@@ -146,12 +150,14 @@ def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> f
         cost = cp.abs(x - 1)
     elif family == "hinge":
         cost = cp.pos(x - 1)
+    elif family == "hockey_stick":
+        cost = cp.pos(x - parameter)
     elif family == "indicator":
         cost = 0 * x
         assert parameter is not None
         limits.append(x <= 1 / parameter)
     else:
-        raise ValueError(f"family is {family!r}; expected one of the paper's five")
+        raise ValueError(f"family is {family!r}; expected another")
     problem = cp.Problem(cp.Maximize((p * f) @ x - eta * (p @ cost)), limits)
     problem.solve(solver=cp.CLARABEL)
     return float(problem.value)

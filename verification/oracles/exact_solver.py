@@ -36,6 +36,9 @@ def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = Non
     if family == "indicator":
         assert parameter is not None
         return _indicator(fs, Fraction(parameter), ps)
+    if family == "hockey_stick":
+        assert parameter is not None
+        return _indicator(fs, 1 / Fraction(parameter), ps, e)
     if family in ("absolute", "hinge"):
         return _kinked(fs, e * (2 if family == "absolute" else 1), e, ps)
     if family == "entropic":
@@ -82,11 +85,19 @@ def _quadratic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
     return Answer(sum(w * v for w, v in zip(weights, f, strict=True)) - eta * cost, weights, True)
 
 
-def _indicator(f: list[Fraction], alpha: Fraction, p: list[Fraction]) -> Answer:
-    """Give each loss, from the largest down, at most p/alpha until the mass is used up."""
+def _indicator(
+    f: list[Fraction], alpha: Fraction, p: list[Fraction], price: Fraction | None = None
+) -> Answer:
+    """Give each loss, from the largest down, at most p/alpha until the mass is used up.
+
+    With a price, the largest loss may get more, and does before losses that are smaller by the price.
+    """
     weights = [Fraction(0)] * len(f)
     left = Fraction(1)
-    for level in sorted({v for v, q in zip(f, p, strict=True) if q}, reverse=True):
+    levels = sorted({v for v, q in zip(f, p, strict=True) if q}, reverse=True)
+    for level in levels:
+        if price is not None and level <= levels[0] - price:
+            break
         tied = [i for i in range(len(f)) if f[i] == level and p[i]]
         mass = sum(p[i] for i in tied)
         share = min(left, mass / alpha)
@@ -95,8 +106,12 @@ def _indicator(f: list[Fraction], alpha: Fraction, p: list[Fraction]) -> Answer:
         left -= share
         if not left:
             break
-    value = sum(w * v for w, v in zip(weights, f, strict=True))
-    distinct = len({v for v, q in zip(f, p, strict=True) if q}) == sum(1 for q in p if q)
+    value = sum(w * v for w, v in zip(weights, f, strict=True)) + left * (levels[0] - (price or 0))
+    at_top = sum(q for v, q in zip(f, p, strict=True) if v == levels[0])
+    weights = [
+        w + (left * q / at_top if v == levels[0] else 0) for w, v, q in zip(weights, f, p, strict=True)
+    ]
+    distinct = len(levels) == sum(1 for q in p if q) and levels[0] - (price or 0) not in levels[1:]
     return Answer(value, weights, distinct)
 
 

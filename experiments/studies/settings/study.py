@@ -22,7 +22,6 @@ from phiball.experiments.studies.settings.method_grid import FAMILIES, RADII, RE
 from phiball.experiments.studies.settings.report import held_out_error
 from phiball.experiments.training.image_attacks import (
     ATTACK_NORMS,
-    LOSSES,
     after_apgd,
     after_pgm,
     chunks,
@@ -147,7 +146,7 @@ class SettingsStudy(ImageStudy[Config]):
 
     def attack_work(self, config: Config, task: Task) -> float:
         steps = _steps(config, task["stage"])
-        total = steps["PGM"] + len(LOSSES) * steps.get("APGD", 0)
+        total = steps["PGM"] + 2 * steps.get("APGD", 0)  # APGD runs with two losses
         images = config.judged if task["stage"] == "choose" else config.attacked
         # About 70 % of the images are correct without an attack; only these are attacked.
         return images * total * len(ATTACK_NORMS) * 0.7

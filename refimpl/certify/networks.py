@@ -1,0 +1,174 @@
+"""Lower bounds on linear functions of the outputs of a network, over all inputs of a set.
+
+Interval bounds propagate a box through the layers. CROWN (Zhang et al., "Efficient neural network robustness
+certification with general activation functions") replaces each activation by two lines that bound it, and
+propagates linear functions from an output back to the input. Here every CROWN bound is combined with the
+interval bound.
+
+The bounds hold for the network as it is evaluated in the dtype of x. `error` bounds the difference between
+this evaluation and exact arithmetic: a sum of n products, in any order, differs by at most about n eps/2
+times the sum of their sizes. Four times this is used, to include the rounding of the bounds themselves, which
+are computed in double precision.
+"""
+
+from __future__ import annotations
+
+from math import inf, prod
+
+from phiball.backends import Array, array_namespace, device
+from phiball.backends.torch_layers import Layer
+from phiball.refimpl.certify.input_set import InputSet
+
+MAX_ENTRIES = 2**24  # of the largest array of coefficients
+
+
+class NetworkBounds:
+    """Bounds on every value of a network, (N,) + shape for each layer: `low`, `high` and `error`.
+
+    Arguments:
+    - `layers`: the layers of the network, from `network_layers`.
+    - `inputs`: the set of inputs.
+    - `eps`: the machine epsilon of the dtype in which the network is evaluated.
+    - `crown`: whether to tighten the bounds on the inputs of all activations with CROWN. Otherwise, only
+      those of the first activations in norms other than inf are tightened: their inputs are linear in x.
+    """
+
+    def __init__(self, layers: list[Layer], inputs: InputSet, *, eps: float, crown: bool) -> None:
+        self.layers, self.inputs, self.eps = layers, inputs, eps
+        self.low: list[Array] = []
+        self.high: list[Array] = []
+        self.error: list[Array] = []
+        linear: list[bool] = []  # whether each layer is a linear function of x
+        refined: set[int] = set()
+        for layer in layers:
+            linear.append(layer.slope is None and all(linear[i] for i in layer.inputs))
+            if layer.slope is not None and not {*layer.inputs} <= refined:
+                (z,) = layer.inputs
+                refined.add(z)
+                if crown or (linear[z] and inputs.ball.norm < inf):
+                    self._refine(z, shared=linear[z])
+            self._append(layer)
+
+    def _append(self, layer: Layer) -> None:
+        """Append the interval bounds of a layer, from those of its inputs."""
+        xp = array_namespace(self.inputs.x)
+        unit = 2 * self.eps * (layer.n_terms + 4 if layer.n_terms else 0)
+        if not layer.inputs:
+            shape = (-1, *layer.shape)
+            low, high = xp.reshape(self.inputs.low, shape), xp.reshape(self.inputs.high, shape)
+            error = xp.zeros_like(low)
+        elif layer.linear is not None and layer.absolute is not None:
+            (z,) = layer.inputs
+            middle = layer.linear((self.low[z] + self.high[z]) / 2) + layer.bias
+            width = layer.absolute((self.high[z] - self.low[z]) / 2)
+            rounding = unit * (layer.absolute(self._size(z)) + layer.bias_size)
+            low, high = middle - width - rounding, middle + width + rounding
+            error = layer.absolute(self.error[z]) + rounding
+        else:
+            rounding = unit * sum(self._size(z) for z in layer.inputs)
+            low, high = (sum(ends[z] for z in layer.inputs) for ends in (self.low, self.high))
+            if layer.slope is not None:
+                low, high = (xp.maximum(end, layer.slope * end) for end in (low, high))
+            low, high = low - rounding, high + rounding
+            error = sum(self.error[z] for z in layer.inputs) + rounding
+        self.low.append(low)
+        self.high.append(high)
+        self.error.append(error)
+
+    def _size(self, z: int) -> Array:
+        xp = array_namespace(self.low[z])
+        return xp.maximum(xp.abs(self.low[z]), xp.abs(self.high[z]))
+
+    def _refine(self, z: int, *, shared: bool) -> None:
+        """Tighten the bounds on layer z with CROWN; if `shared`, its coefficients are those of all points."""
+        xp = array_namespace(self.low[z])
+        shape, count = self.layers[z].shape, prod(self.layers[z].shape)
+        n = self.low[z].shape[0]
+        low, high, error = (xp.reshape(a[z] + 0.0, (n, count)) for a in (self.low, self.high, self.error))
+        points, units = xp.nonzero((low < 0) & (high > 0))  # other inputs need no tighter bounds
+        if shared:
+            units = xp.arange(count, device=device(low))
+        if units.shape[0] == 0:
+            return
+        size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in self.layers[: z + 1])))
+        bounds = []
+        for start in range(0, units.shape[0], size):
+            part = slice(start, start + size)
+            rows = xp.astype(units[part, None] == xp.arange(count, device=device(low)), low.dtype)
+            rows = xp.reshape(xp.stack([rows, -rows], axis=1), (1, -1, *shape) if shared else (-1, 2, *shape))
+            bound = self.minimum(z, rows, None if shared else points[part])
+            bounds.append(xp.reshape(bound, (n, -1, 2) if shared else (-1, 2)))
+        bound = xp.concat(bounds, axis=-2)
+        at = (slice(None), units) if shared else (points, units)
+        low[at] = xp.maximum(low[at], bound[..., 0] - error[at])
+        high[at] = xp.minimum(high[at], error[at] - bound[..., 1])
+        self.low[z], self.high[z] = xp.reshape(low, (n, *shape)), xp.reshape(high, (n, *shape))
+
+    def minimum(
+        self,
+        position: int,
+        rows: Array,
+        index: Array | None = None,
+        *,
+        relax: bool = True,
+        exact: bool = False,
+    ) -> Array:
+        """A lower bound on rows.v over the set of inputs, for the exact value v of a layer.
+
+        Arguments:
+        - `position`: the layer. `rows` (n, k) + its shape: coefficients for n points; n = 1 serves all points
+          if no activation precedes the layer.
+        - `index` (n,): the points; all by default.
+        - `relax`: True bounds activations by lines (CROWN), False by the interval of their values.
+        - `exact`: as in `InputSet.minimum`.
+
+        Returns shape (N or n, k).
+        """
+        xp = array_namespace(rows)
+        coefficients = {position: rows}
+        total: Array = 0.0
+        for at in reversed(range(position + 1)):
+            if at not in coefficients:
+                continue
+            rows, layer = coefficients.pop(at), self.layers[at]
+            n, k = rows.shape[:2]
+            events = tuple(range(2, rows.ndim))
+            parts = [(z, rows) for z in layer.inputs]
+            if not layer.inputs:
+                total = total + self.inputs.minimum(xp.reshape(rows, (n, k, -1)), index, exact=exact)
+            elif layer.slope is not None:
+                z = at if not relax else layer.inputs[0]
+                low, high = (
+                    a if index is None else xp.take(a, index, axis=0) for a in (self.low[z], self.high[z])
+                )
+                low, high = low[:, None, ...], high[:, None, ...]
+                up, down = xp.clip(rows, min=0.0), xp.clip(rows, max=0.0)
+                if relax:
+                    below, above, offset = _lines(low, high, layer.slope)
+                    total = total + xp.sum(down * offset, axis=events)
+                    parts = [(z, up * below + down * above)]
+                else:
+                    total = total + xp.sum(up * low + down * high, axis=events)
+                    parts = []
+            elif layer.linear is not None:
+                (z,) = layer.inputs
+                total = total + xp.sum(rows * layer.bias, axis=events)
+                flat = layer.transpose(xp.reshape(rows, (n * k, *layer.shape)), self.layers[z].shape)
+                parts = [(z, xp.reshape(flat, (n, k, *self.layers[z].shape)))]
+            for z, part in parts:
+                coefficients[z] = coefficients[z] + part if z in coefficients else part
+        return total
+
+
+def _lines(low: Array, high: Array, slope: float) -> tuple[Array, Array, Array]:
+    """(a, b, c) with a z <= max(z, slope z) <= b z + c for low <= z <= high."""
+    xp = array_namespace(low)
+    positive, negative = low >= 0, high <= 0
+    mixed = ~(positive | negative)
+    ones = xp.ones_like(low)
+    width = xp.where(mixed, high - low, ones)
+    above = xp.where(positive, ones, xp.where(negative, slope * ones, (high - slope * low) / width))
+    offset = xp.where(mixed, (slope - 1) * low * (high / width), 0 * ones)
+    # Of the lines of slope 1 and `slope`, take the one with the smaller area between it and the activation.
+    below = xp.where(positive | (mixed & (high > -low)), ones, slope * ones)
+    return below, above, offset
