@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.linear.certificate import lower_bound
@@ -84,9 +85,9 @@ def fit_linear_model(
     valid_number("tol", tol, above=0.0)
     valid_number("quadrature_tol", quadrature_tol, above=0.0)
     valid_count("max_iter", max_iter, 1)
-    if problem.eta == 0 and problem.ball.norm != 2 and problem.ball.radius > 0:
+    if problem.eta == 0 and problem.norm != 2 and problem.radius > 0:
         raise ValueError(
-            f"eta is 0 and the norm {problem.ball.norm:g}: the objective has kinks in the coefficients; "
+            f"eta is 0 and the norm {problem.norm:g}: the objective has kinks in the coefficients; "
             "expected a positive eta, or norm 2"
         )
     data = LinearData(problem, X, y, sample_weight, n_points)
@@ -101,6 +102,8 @@ def fit_linear_model(
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
     if start is not None:
         params = data.pack(start.coef, start.intercept, problem)
+        if not isfinite(data.objective(problem, FIRST_NODES)(params).value):  # as for a larger eta
+            params = xp.zeros_like(params)
     steps, n_nodes = 0, FIRST_NODES if start is None else start.n_nodes
     rounding = 0.0
     for rounding in _roundings(problem):
@@ -129,7 +132,7 @@ def fit_linear_model(
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:
     """The widths over which kinks are smoothed, in order; (0,) if F has no kinks."""
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
-    maximum = problem.eta == 0 and problem.ball.radius > 0
+    maximum = problem.eta == 0 and problem.radius > 0
     outer = problem.reweighting
     tail = outer is not None and outer.phi.family == "indicator"
     return _WIDTHS if kinked or maximum or tail else (0.0,)

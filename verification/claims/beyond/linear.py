@@ -142,7 +142,7 @@ def limits_of_the_risk(seed: int, rho: float, risk: Risk = linear_model_risk) ->
 
 @limits_of_the_risk.mutant("ignores the radius")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
-    return linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)
+    return linear_model_risk(replace(problem, reference=Ball(2, 0.0)), coef, intercept, X, y)
 
 
 @claim(
@@ -171,5 +171,5 @@ def the_risk_is_convex(seed: int, phi: str, loss: str, risk: Risk = linear_model
 @the_risk_is_convex.mutant("ignores the radius in the gradient")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
     right = linear_model_risk(problem, coef, intercept, X, y)
-    less = linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)
+    less = linear_model_risk(replace(problem, reference=Ball(2, 0.0)), coef, intercept, X, y)
     return replace(right, coef_gradient=less.coef_gradient, intercept_gradient=less.intercept_gradient)
