@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Any
 
 from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.linear.budget import best_price, convex_lower_bound
 from phiball.refimpl.linear.certificate import lower_bound
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
@@ -28,7 +30,7 @@ class LinearModel:
     - `gap`: a bound on F minus its minimum, valid up to rounding and the `error` of the integrals (see
       refimpl/linear/certificate.py). It is infinite without a ridge.
     - `gradient`: the largest entry of the gradient of F, or of the smoothed F for a loss with a kink.
-    - `error`, `n_nodes`: as in `LinearRisk`.
+    - `error`, `n_nodes`, `eta`: as in `LinearRisk`.
     - `iterations`: the number of solver iterations. `converged`: whether `gradient` is at most `tol`.
     """
 
@@ -41,6 +43,7 @@ class LinearModel:
     n_nodes: int
     iterations: int
     converged: bool
+    eta: float
     __repr__ = one_line
 
 
@@ -90,6 +93,10 @@ def fit_linear_model(
             f"eta is 0 and the norm {problem.norm:g}: the objective has kinks in the coefficients; "
             "expected a positive eta, or norm 2"
         )
+    if problem.budget is not None:
+        how: dict[str, Any] = {"tol": tol, "quadrature_tol": quadrature_tol, "n_points": n_points}
+        how |= {"sample_weight": sample_weight, "max_iter": max_iter}
+        return _fit_budget(problem, problem.budget, X, y, start, how)
     data = LinearData(problem, X, y, sample_weight, n_points)
     xp = array_namespace(data.X)
     for name, values in (("X", data.X), ("y", data.y)):
@@ -126,7 +133,27 @@ def fit_linear_model(
     gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
     coef, intercept = data.shape(params, problem)
     largest = float(xp.max(xp.abs(point.gradient)))
-    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met)
+    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met, problem.eta)
+
+
+def _fit_budget(
+    problem: LinearProblem, budget: float, X: Array, y: Array, start: LinearModel | None, how: dict[str, Any]
+) -> LinearModel:
+    """Fit a model for every price that `best_price` tries; the gap also bounds the error of the price."""
+    models: dict[float, LinearModel] = {}
+
+    def value(eta: float) -> float:
+        nonlocal start
+        start = fit_linear_model(replace(problem, eta=eta, budget=None), X, y, start=start, **how)
+        models[eta] = start
+        return start.value + eta * budget
+
+    eta = best_price(value, problem.eta if start is None else start.eta)
+    values = {price: model.value + price * budget for price, model in models.items()}
+    bounds = {price: (values[price] - model.gap, values[price]) for price, model in models.items()}
+    steps = sum(model.iterations for model in models.values())
+    gap = values[eta] - convex_lower_bound(eta, bounds)
+    return replace(models[eta], value=values[eta], gap=gap, iterations=steps)
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
+from typing import Any
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.distributions.balls import Ball
@@ -124,6 +125,8 @@ class LinearProblem:
       fixes a feature.
     - `intercept`: whether to fit an intercept.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
+    - `budget`: the largest divergence allowed, averaged over the examples, or None. The price that belongs to
+      it is found; `eta` is then only a first guess.
 
     >>> import numpy as np
     >>> from phiball import Ball
@@ -143,6 +146,32 @@ class LinearProblem:
     feature_scale: Array | None = None
     intercept: bool = True
     reweighting: Reweighting | None = None
+    budget: float | None = None
+
+    @classmethod
+    def sinkhorn(
+        cls,
+        loss: LinearLoss | str,
+        *,
+        epsilon: float,
+        lam: float | None = None,
+        budget: float | None = None,
+        **options: Any,
+    ) -> LinearProblem:
+        """Sinkhorn distributionally robust optimization, of Wang, Gao and Xie, with cost |x - z|^2/2.
+
+        The reference is normal with variance epsilon, the divergence entropic, and eta = lam epsilon. Give
+        the multiplier `lam`, or the `budget` of the radius form (see refimpl/LINEAR.md). `options` are other
+        arguments of `LinearProblem`.
+
+        >>> LinearProblem.sinkhorn("squared", lam=1000.0, epsilon=0.25).eta
+        250.0
+        """
+        valid_number("epsilon", epsilon, above=0.0)
+        if (lam is None) == (budget is None):
+            raise ValueError(f"lam is {lam!r} and budget is {budget!r}; expected exactly one of them")
+        eta = 1.0 if lam is None else valid_number("lam", lam, above=0.0) * epsilon
+        return cls(loss, Gaussian(sqrt(epsilon)), eta, ENTROPIC, budget=budget, **options)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", valid_loss(self.loss))
@@ -158,6 +187,11 @@ class LinearProblem:
         valid_number("ridge", self.ridge, least=0.0)
         if self.reweighting is not None and not isinstance(self.reweighting, Reweighting):
             raise TypeError(f"reweighting is {self.reweighting!r}; expected a Reweighting, or None")
+        if self.budget is not None:
+            valid_number("budget", self.budget, above=0.0)
+            valid_number("eta", self.eta, above=0.0)
+            if self.reweighting is not None:
+                raise ValueError("budget and reweighting are both given; expected at most one of them")
 
     @property
     def phi(self) -> Divergence:

@@ -9,7 +9,13 @@ import pytest
 from scipy.optimize import minimize
 
 from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, Gaussian, cressie_read, indicator
-from phiball.refimpl.linear import LinearLoss, LinearProblem, fit_linear_model, linear_model_risk
+from phiball.refimpl.linear import (
+    LinearLoss,
+    LinearProblem,
+    Reweighting,
+    fit_linear_model,
+    linear_model_risk,
+)
 from phiball.verification.oracles.prediction_risk import example_risk
 from tests.support.arrays import Arrays
 
@@ -158,3 +164,53 @@ def test_gradient_has_the_array_library_of_the_data(doubles: Arrays) -> None:
         )
         assert found.value == pytest.approx(expected.value, rel=1e-12)
         np.testing.assert_allclose(doubles.numpy(found.coef_gradient), expected.coef_gradient, rtol=1e-9)
+
+
+def test_budget_agrees_with_joint_minimization_over_coefficients_and_price() -> None:
+    source = np.random.default_rng(3)
+    X = source.normal(size=(40, 2))
+    y = X @ np.asarray([2.0, -1.0]) + source.normal(size=40)
+    budget, epsilon = 0.3, 0.2
+
+    def value(v: Any) -> float:
+        eta = np.exp(v[2])
+        rest = 1 - epsilon * np.sum(v[:2] ** 2) / eta
+        if rest <= 0:
+            return inf
+        return eta * budget + np.mean((X @ v[:2] - y) ** 2) / (2 * rest) - eta / 2 * np.log(rest)
+
+    best = minimize(value, np.zeros(3), method="BFGS", options={"gtol": 1e-9})
+    problem = LinearProblem.sinkhorn("squared", epsilon=epsilon, budget=budget, intercept=False)
+    model = fit_linear_model(problem, X, y)
+    assert -1e-11 <= model.value - best.fun <= model.gap + 1e-11
+    assert model.gap < 1e-8
+    assert model.eta == pytest.approx(np.exp(best.x[2]), rel=1e-3)
+    risk = linear_model_risk(problem, model.coef, 0.0, X, y)
+    assert risk.value == pytest.approx(model.value, rel=1e-12)
+    assert linear_model_risk(problem, 3 * model.coef, 0.0, X, y).value > risk.value
+    priced = replace(problem, budget=None, eta=model.eta)
+    assert fit_linear_model(priced, X, y).value + model.eta * budget == pytest.approx(model.value, rel=1e-12)
+
+
+def test_budget_of_other_divergences_bounds_the_mean_divergence() -> None:
+    """The derivative of the risk in eta is minus the divergence of the worst case."""
+    source = np.random.default_rng(4)
+    X, y = source.normal(size=(30, 2)), source.choice([-1.0, 1.0], size=30)
+    for reference in (Ball(2, 0.8), Gaussian(0.4)):
+        problem = LinearProblem("logistic", reference, 1.0, QUADRATIC, ridge=0.1, budget=0.05)
+        model = fit_linear_model(problem, X, y)
+        at = model.coef, model.intercept, X, y
+        up, down = (
+            linear_model_risk(replace(problem, budget=None, eta=model.eta + h), *at) for h in (1e-4, -1e-4)
+        )
+        assert (down.value - up.value) / 2e-4 == pytest.approx(0.05, rel=1e-3)
+        assert model.gap < 1e-8
+
+
+def test_invalid_budgets_and_multipliers_raise() -> None:
+    with pytest.raises(ValueError, match="lam is None and budget is None; expected exactly one"):
+        LinearProblem.sinkhorn("squared", epsilon=0.1)
+    with pytest.raises(ValueError, match="budget and reweighting are both given"):
+        LinearProblem(budget=0.1, reweighting=Reweighting("kl", eta=1.0))
+    with pytest.raises(ValueError, match="budget is 0"):
+        LinearProblem(budget=0.0)
