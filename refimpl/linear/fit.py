@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.linear.budget import best_price, convex_lower_bound
 from phiball.refimpl.linear.certificate import lower_bound
 from phiball.refimpl.linear.losses import LinearLoss
@@ -28,7 +29,7 @@ class LinearModel:
     - `coef`: (d,), or (C, d) for the multinomial loss. `intercept`: (), or (C,); 0 without an intercept.
     - `value`: the objective F at the solution.
     - `gap`: a bound on F minus its minimum, valid up to rounding and the `error` of the integrals (see
-      refimpl/linear/certificate.py). It is infinite without a ridge.
+      refimpl/linear/certificate.py). It is infinite without a ridge, unless the risk has a closed form.
     - `gradient`: the largest entry of the gradient of F, or of the smoothed F for a loss with a kink.
     - `error`, `n_nodes`, `eta`: as in `LinearRisk`.
     - `iterations`: the number of solver iterations. `converged`: whether `gradient` is at most `tol`.
@@ -109,7 +110,8 @@ def fit_linear_model(
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
     if start is not None:
         params = data.pack(start.coef, start.intercept, problem)
-        if not isfinite(data.objective(problem, FIRST_NODES)(params).value):  # as for a larger eta
+        gaussian = isinstance(problem.reference, Gaussian)
+        if gaussian and not isfinite(data.objective(problem, FIRST_NODES)(params).value):
             params = xp.zeros_like(params)
     steps, n_nodes = 0, FIRST_NODES if start is None else start.n_nodes
     rounding = 0.0

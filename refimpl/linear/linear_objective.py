@@ -49,6 +49,13 @@ class Evaluation:
     __repr__ = one_line
 
 
+def infinite_evaluation(params: Array, weights: Array) -> Evaluation:
+    """The evaluation at parameters whose risk is infinite, which a line search rejects."""
+    xp = array_namespace(params)
+    nothing = xp.full_like(params, nan)
+    return Evaluation(inf, nothing, xp.full_like(weights, inf), weights, nan, lambda g, damping=0.0: nothing)
+
+
 class LinearObjective:
     """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on `n_nodes` nodes.
 
@@ -214,8 +221,7 @@ class LinearObjective:
         if self.gaussian:
             T = self._truncate(m, r)
             if isinf(T):
-                nothing = xp.full_like(params, nan)
-                return Evaluation(inf, nothing, xp.full_like(m, inf), self.w, nan, lambda g, **_: nothing)
+                return infinite_evaluation(params, self.w)
             r, v, radii = T * r, T * v, T * radii
         sums: dict[str, list[Array]] = {}
         levels = []

@@ -9,6 +9,7 @@ Functions with kinks are integrated piece by piece with Gauss-Legendre rules in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import asin, exp, inf, lgamma, log, pi, sqrt
 from statistics import NormalDist
@@ -20,9 +21,10 @@ from phiball.refimpl.linear.losses import LinearLoss
 
 MASS = 1e-20  # tails end where the density of t is this fraction of the density at their start
 BASE = 10.0  # the smallest truncation of a Gaussian; beyond sqrt(-2 log MASS) = 9.6 the mass is below 1e-20
-_DOUBLINGS = 6  # of the truncation
+TRUNCATIONS = tuple(BASE * 2**k for k in range(7))
 _DEVIATIONS = (2.0, 6.0)  # always cut at these standard deviations of t, as its peak is narrow for large d
-_FAR = 1e30  # whether a risk is finite is decided at this multiple of the truncation
+_FAR = 1e30  # the limit of the slope of a loss is evaluated here
+_STEEP = 1e6  # if the limit is larger, the slope is taken to be unbounded
 
 
 @dataclass(frozen=True)
@@ -160,39 +162,48 @@ def piecewise_rule(cuts: Array, n_nodes: int, margin: Margin, *, ends: bool = Fa
 def truncation(loss: LinearLoss, phi: Divergence, eta: float, m: Array, r: float, y: Array) -> float:
     """The number of standard deviations, 10, 20, ..., 640, at which to truncate a Gaussian; inf if too few.
 
-    The predictions are m (k,) + r g for labels y (k,). Let D be the derivative in g of the logarithm of the
-    worst-case ratio, at T. If D <= T - 9.6, the worst-case density at T is below exp(-9.6^2/2) = 1e-20 times
-    its maximum, because D increases in g for a convex loss and the entropic divergence. Other divergences
-    have ratios of polynomial growth, for which D is an estimate. The result is also inf if D exceeds T far
-    out: then the entropic risk is infinite.
+    The predictions are m (k,) + r g for labels y (k,). Let D(g) be the derivative in g of the logarithm of
+    the worst-case ratio. For a convex loss and the entropic divergence it increases in g, up to a limit if
+    the slope of the loss is bounded. If this limit is at most T - 9.6, the worst-case density beyond T is
+    below exp(-9.6^2/2) = 1e-20 times its maximum. For other losses, D(g) is compared with g at T, 2 T, 4 T,
+    ...: if it is larger, the risk is infinite. Other divergences have ratios of polynomial growth, for which
+    D is an estimate.
     """
     xp = array_namespace(m)
-    order = 1.0 if eta == inf else _growth(phi, m)
+    order = growth(phi, eta, m)
 
-    def slope(T: float) -> float:
+    def slope(g: float) -> float:
         largest = 0.0
         for side in (1.0, -1.0):
-            _, d1, d2 = loss.jet(m + side * r * T, y)
+            _, d1, d2 = loss.jet(m + side * r * g, y)
             steep, bend = float(xp.max(side * d1)), float(xp.max(xp.abs(d2)))
             if steep > 0:
                 largest = max(largest, r * (steep / eta if order == inf else order * bend / steep))
         return largest
 
-    room = sqrt(-2 * log(MASS))
+    def enough(T: float) -> bool:
+        room = T - sqrt(-2 * log(MASS))
+        if order < inf:
+            return max(slope(T), slope(2 * T)) <= room
+        if limit <= room:
+            return True
+        return limit > _STEEP and slope(T) <= room and all(slope(g) < g for g in further(T))
+
+    def further(T: float) -> Iterator[float]:
+        while (T := 2 * T) < _FAR:
+            yield T
+
     with ignore_float_warnings():
-        for k in range(_DOUBLINGS + 1):
-            T = BASE * 2**k
-            if slope(T) <= T - room:
-                return T if order < inf or slope(_FAR * T) < _FAR * T else inf
-    return inf
+        limit = slope(_FAR) if order == inf else 0.0
+        return next((T for T in TRUNCATIONS if enough(T)), inf)
 
 
-def _growth(phi: Divergence, like: Array) -> float:
-    """The power of s with which phi*(s) grows; inf if it grows exponentially."""
+def growth(phi: Divergence, eta: float, like: Array) -> float:
+    """The power of the loss with which the worst case grows; inf if it grows exponentially."""
+    if eta == inf or phi.family == "indicator":
+        return 1.0
     if phi.family == "entropic":
         return inf
-    if phi.family == "indicator":
-        return 1.0
     s = array_namespace(like).full_like(like[:1], 50.0)
     order = 50.0 * float((phi.dconj(s) / phi.conj(s))[0])
     return order if order < 40 else inf

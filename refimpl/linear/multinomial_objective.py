@@ -10,16 +10,18 @@ features, b takes a fixed set of scrambled Sobol points.
 from __future__ import annotations
 
 from copy import copy
-from math import inf
+from math import inf, sqrt
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.linear.linear_objective import Evaluation, sobol_points
+from phiball.refimpl.linear.linear_objective import Evaluation, infinite_evaluation, sobol_points
+from phiball.refimpl.linear.margins import growth
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.subspace import Spread, subspace_rule
 
 _CHUNK = 1 << 18  # number of predictions computed at a time
+_REACH = 15.0  # standard deviations that 64 nodes cover
 
 
 class MultinomialObjective:
@@ -57,10 +59,13 @@ class MultinomialObjective:
         self.reduced = gaussian or (problem.norm == 2 and moving >= self.classes)
         self.sobol: Array | None = None
         self.p: Array | None = None
+        self.limited, self.infinite = False, ""  # as in LinearObjective
         if self.reduced:
             dimension = inf if gaussian else moving
             self.v, self.p = subspace_rule(self.classes, dimension, n_nodes, n_points, seed, X)
             variance = 1.0 if gaussian else 1 / (moving + 2)
+            # Beyond the nodes, the density must not grow as fast as exp(D v), where D is the largest slope.
+            self.limited = gaussian and self.p is not None and growth(problem.phi, problem.eta, w) == inf
             moment = radii**2 * variance * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
         else:
             self.sobol = sobol_points(problem, radii, n_points, seed)
@@ -144,6 +149,9 @@ class MultinomialObjective:
         spread = Spread(W * self.radii) if self.reduced else None
         offsets = self.v @ spread.matrix if spread is not None else self.sobol @ W.T
         n = X.shape[0]
+        if self.limited and spread is not None and sqrt(2) * float(spread.values[-1]) > _REACH * problem.eta:
+            self.infinite = f"the worst case may be more than {_REACH:g} standard deviations away"
+            return infinite_evaluation(params, self.w)
         rows = max(1, _CHUNK // (offsets.shape[0] * self.classes))
         parts = [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
         w, total, values = self.w, None, None

@@ -182,7 +182,7 @@ def linear_model_risk(
             if error <= quadrature_tol * (1 + abs(new.value)):
                 break
     if not (isfinite(point.value) and all_finite(point.gradient)):
-        if isinstance(objective, LinearObjective) and objective.infinite:
+        if objective.infinite:
             raise ValueError(f"eta is {problem.eta:g}; {objective.infinite}: increase eta")
         raise ValueError(f"the risk or its gradient overflows {X.dtype}: rescale coef or X")
     gradient = data.shape(point.gradient, problem)

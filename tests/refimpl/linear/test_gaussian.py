@@ -22,6 +22,15 @@ from tests.support.arrays import Arrays
 EXAMPLES: list[Any] = [
     ("logistic", 0.7, 1.5, 1.0, 0.1, "entropic", ENTROPIC),
     ("logistic", 0.7, 1.5, -1.0, 0.02, "entropic", ENTROPIC),  # the worst case is 75 deviations away
+    (
+        "logistic",
+        20.0,
+        1.0,
+        1.0,
+        0.02,
+        "entropic",
+        ENTROPIC,
+    ),  # and so it is here, where the loss is 0 at first
     ("hinge", 0.8, 0.7, 1.0, 0.1, "entropic", ENTROPIC),
     ("absolute", 0.3, 0.9, 0.5, 0.02, "entropic", ENTROPIC),
     ("squared", 0.3, 0.5, 0.5, 1.0, "entropic", ENTROPIC),
@@ -86,6 +95,9 @@ def test_infinite_risks_raise_and_name_the_smallest_eta() -> None:
     quartic = LinearLoss("quartic", lambda z, y: (z**4, 4 * z**3, 12 * z**2))
     with pytest.raises(ValueError, match="the risk is infinite, or its worst case more than 600"):
         linear_model_risk(LinearProblem(quartic, Gaussian(0.001), 1.0), theta, 0.0, X, y)
+    steep = LinearProblem("multinomial", Gaussian(1.0), 0.02)
+    with pytest.raises(ValueError, match="the worst case may be more than 15 standard deviations away"):
+        linear_model_risk(steep, np.eye(3), 0.0, np.asarray([[40.0, 0.0, 0.0]]), np.asarray([2.0]))
     for message, options in {
         "eta is 0; expected a positive eta": {"eta": 0.0},
         "divergence is absolute, whose risk under a Gaussian is infinite": {"divergence": ABSOLUTE},
