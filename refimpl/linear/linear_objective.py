@@ -305,13 +305,15 @@ class LinearObjective:
         xp, X = self.xp, self.X
         h, mixed = w * row["mm"], w * row["mr"]
         H, edge = X.T @ (h[:, None] * X), X.T @ h
+        scale = radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+        if r == 0 and self.closed:  # the closed form is smooth in r^2
+            H = H + float(xp.sum(w * row["rr"])) * scale
         if r > 0:
             cross = (X.T @ mixed)[:, None] * v
             square = v[:, None] * v
             H = H + cross + cross.T + float(xp.sum(w * row["rr"])) * square
             edge = edge + float(xp.sum(mixed)) * v
             if self.problem.norm == 2 or self.problem.eta > 0:  # r is a Euclidean norm, with curvature
-                scale = radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
                 H = H + max(push, 0.0) / r * (scale - square)
         return H, edge
 

@@ -140,6 +140,8 @@ def test_closed_form_has_a_certificate_without_a_ridge() -> None:
     assert fit_linear_model(replace(problem, feature_scale=[1.0, 0.0, 1.0]), X, y).gap == inf
     low = fit_linear_model(replace(problem, eta=0.05), X, y, start=model)  # the start has an infinite risk
     assert low.gap < 1e-9
+    tiny = fit_linear_model(LinearProblem("squared", Gaussian(1e3), 1e-6), X, y)  # finite for |theta| < 1e-6
+    assert tiny.gap < 1e-9
 
 
 def test_std_zero_is_the_plain_model_and_a_large_ball_approaches_a_gaussian() -> None:
