@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,9 +39,11 @@ from phiball.experiments.benchmarks.harness import (
     optional_module,
 )
 from phiball.experiments.benchmarks.linear_evidence import evidence_report
+from phiball.experiments.benchmarks.linear_sinkhorn import sinkhorn_report
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, cressie_read, indicator
 from phiball.refimpl.linear import LinearProblem, Reweighting, fit_linear_model, linear_model_risk
 
+PARTS = ("models", "evidence", "sinkhorn")
 RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence budget of the reweighted models
 GRADIENT_TOL = 1e-5  # at which a fit stops
 BAR_SKLEARN, BAR_PEERS = 20.0, 20.0  # at most so many times slower, and at least so many times faster
@@ -198,12 +201,21 @@ def linear_findings(rows: list[Row]) -> list[str]:
 
 
 def bench_linear(
-    *, clock: Clock, quick: bool = False, evidence: bool = False, update: Update = silent
+    *,
+    clock: Clock,
+    quick: bool = False,
+    part: str = "models",
+    data_dir: Path | None = None,
+    update: Update = silent,
 ) -> BenchmarkReport:
-    """Time and evaluate the models; `evidence` compares their errors on four data sets instead."""
+    """Time and evaluate the models; `part` evidence compares errors, and sinkhorn a published benchmark."""
+    if part not in PARTS:
+        raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
+    if part == "sinkhorn":
+        return sinkhorn_report(data_dir=data_dir, update=update)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other libraries warn
-        if evidence:
+        if part == "evidence":
             return evidence_report(quick=quick, update=update)
         seconds, rounds = (0.05, 3) if quick else (0.5, 5)
         rows = model_rows(seconds=seconds, rounds=rounds, clock=clock, peers=not quick, update=update)

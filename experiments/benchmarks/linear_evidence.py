@@ -1,4 +1,4 @@
-"""`phiball bench linear --evidence`: test errors of robust and plain models on scikit-learn's data sets.
+"""`phiball bench linear --part evidence`: test errors of robust and plain models on scikit-learn's data sets.
 
 Breast cancer, wine and digits are classification problems, diabetes is a regression. Features are
 standardised. Each split trains on a random half of the data. The points of the test half are perturbed in two

@@ -89,14 +89,19 @@ def scaling(quick: Quick = False, out: Out = None) -> None:
 @app.command(epilog="Example: phiball bench linear --quick --out results/bench")
 def linear(
     quick: Quick = False,
-    evidence: Annotated[
-        bool,
+    part: Annotated[
+        str,
         typer.Option(
-            "--evidence",
-            help="Instead, compare errors on four data sets under noise and worst-case perturbations.",
+            help="models; evidence (errors on four data sets under noise and worst-case perturbations); or "
+            "sinkhorn (exact optima of a published benchmark)."
         ),
-    ] = False,
+    ] = "models",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="For sinkhorn: the folder that contains sdro/; by default PHIBALL_DATA."),
+    ] = None,
     out: Out = None,
 ) -> None:
     """Time robust linear models, compared with scikit-learn and other libraries."""
-    _run("linear", "linear", "-evidence" if evidence else "", quick=quick, evidence=evidence, out=out)
+    variant = "" if part == "models" else f"-{part}"
+    _run("linear", "linear", variant, quick=quick, part=part, data_dir=data_dir, out=out)

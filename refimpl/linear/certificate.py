@@ -16,19 +16,20 @@ _FLAT = 1e-15  # the slope of F in the intercept is zero up to rounding below th
 def lower_bound(objective: Objective, params: Array, point: Evaluation, problem: LinearProblem) -> float:
     """A lower bound on F over all coefficients and intercepts; -inf without a ridge.
 
-    `point` is the objective at `params`. Write F = L + ridge, where L is convex. Tangent planes of L lie
-    below L. Take tangents at (theta, c_j) for several intercepts c_j, and average them such that their slopes
-    in the intercept cancel: L(theta', c') >= A + h.(theta' - theta) for every theta' and c'. With the ridge
-    added, the minimum of the right-hand side over theta' is A - h.theta - sum_j h_j^2/(2 lambda_j).
+    `point` is the objective at `params`. Write F = L + sum_j q_j theta_j^2/2, where L is convex; q is the
+    ridge, or more if F is more convex. Tangent planes of L lie below L. Take tangents at (theta, c_j) for
+    several intercepts c_j, and average them such that their slopes in the intercept cancel:
+    L(theta', c') >= A + h.(theta' - theta) for every theta' and c'. With the squares added, the minimum of
+    the right-hand side over theta' is A - h.theta - sum_j h_j^2/(2 q_j).
     """
-    if problem.ridge == 0:
-        return -inf
     xp = array_namespace(params)
+    ridge = objective.convexity()
+    if not bool(xp.all(ridge > 0)):
+        return -inf
     free = _intercepts(objective, params, problem)
     coefficients = params.shape[0] - free
-    ridge = xp.concat([objective.ridge] * (coefficients // objective.ridge.shape[0]))
     if not free:
-        return point.value - float(point.gradient @ (point.gradient / ridge)) / 2
+        return point.value - float(xp.sum(point.gradient**2 / ridge)) / 2
     directions = (
         [[1.0], [-1.0]]
         if free == 1
@@ -37,7 +38,7 @@ def lower_bound(objective: Objective, params: Array, point: Evaluation, problem:
     largest = float(xp.max(xp.abs(point.gradient[coefficients:])))
     if largest <= _FLAT:
         rest = point.gradient[:coefficients]
-        return point.value - float(rest @ (rest / ridge)) / 2
+        return point.value - float(xp.sum(rest**2 / ridge)) / 2
     width = 4 * largest / max(point.curvature, 1e-300)
     # Use a short width if F has almost no curvature in the intercept, as at a quantile between two examples.
     width = (width if width < 1 else 1e-8) + 1e-13 * (1 + float(xp.max(xp.abs(params[coefficients:]))))
@@ -93,14 +94,13 @@ def _mixed(
     """The lower bound of F from the average of the tangent planes with weights `mixture`."""
     xp, coefficients = array_namespace(params), ridge.shape[0]
     theta = params[:coefficients]
-    penalty = float(ridge @ theta**2) / 2
+    square = float(xp.sum(ridge * theta**2)) / 2
     height, slope = 0.0, xp.zeros_like(theta)
     for a, (at, found) in zip(mixture, planes, strict=True):
-        loss = found.value - penalty
+        loss = found.value - square
         h = found.gradient[:coefficients] - ridge * theta
         shift = float(found.gradient[coefficients:] @ at[coefficients:])
         height += a * (loss - shift)
         slope = slope + a * h
     # L(theta') >= height + slope.(theta' - theta); with the ridge, the minimum is at theta' = -slope/ridge.
-    total = slope + ridge * theta
-    return height + penalty - float(total @ (total / ridge)) / 2
+    return height + square - float(xp.sum((slope + ridge * theta) ** 2 / ridge)) / 2

@@ -49,18 +49,27 @@ def example_risks(
     divergence: Divergence,
     *,
     rounding: float = 0.0,
+    log_ratio: Array | None = None,
 ) -> ExampleRisks:
     """The risks of examples with predictions z (k, K), labels y (k,) and probabilities p (K,) or (k, K).
 
     For eta = 0, R is the maximum of the losses; a positive `rounding` replaces it by the entropic risk with
-    eta = `rounding`, a smooth lower bound.
+    eta = `rounding`, a smooth lower bound. With the entropic divergence, `log_ratio` (k, K) may be given, and
+    the probabilities are then p exp(log_ratio).
     """
     with ignore_float_warnings():  # if a step of `minimize` overflows, its line search halves it
-        return _example_risks(loss, z, y, p, eta, divergence, rounding)
+        return _example_risks(loss, z, y, p, eta, divergence, rounding, log_ratio)
 
 
 def _example_risks(
-    loss: LinearLoss, z: Array, y: Array, p: Array, eta: float, divergence: Divergence, rounding: float
+    loss: LinearLoss,
+    z: Array,
+    y: Array,
+    p: Array,
+    eta: float,
+    divergence: Divergence,
+    rounding: float,
+    log_ratio: Array | None,
 ) -> ExampleRisks:
     xp = array_namespace(z)
     f, slope, curvature = loss.jet(z, y[:, None])
@@ -74,7 +83,7 @@ def _example_risks(
         gamma = xp.broadcast_to(p, f.shape)
         value = xp.sum(gamma * f, axis=1)
     else:
-        value, gamma, q = _solve(f, eta, divergence, p)
+        value, gamma, q = _solve(f if log_ratio is None else f + eta * log_ratio, eta, divergence, p)
         total = xp.sum(q, axis=1, keepdims=True)
         some = (total > 0) & xp.isfinite(total)
         q = xp.where(some, q, xp.zeros_like(q)) / eta

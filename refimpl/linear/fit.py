@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
 
 from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.distributions.gaussian import Gaussian
+from phiball.refimpl.linear.budget import best_price, convex_lower_bound
 from phiball.refimpl.linear.certificate import lower_bound
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
@@ -26,10 +30,10 @@ class LinearModel:
     - `coef`: (d,), or (C, d) for the multinomial loss. `intercept`: (), or (C,); 0 without an intercept.
     - `value`: the objective F at the solution.
     - `gap`: a bound on F minus its minimum, valid up to rounding and the `error` of the integrals (see
-      refimpl/linear/certificate.py). It is infinite without a ridge.
+      refimpl/linear/certificate.py). It is infinite without a ridge, unless the risk has a closed form.
     - `gradient`: the largest entry of the gradient of F, or of the smoothed F for a loss with a kink, in
       units in which features, predictions and losses have size 1.
-    - `error`, `n_nodes`: as in `LinearRisk`.
+    - `error`, `n_nodes`, `eta`: as in `LinearRisk`.
     - `iterations`: the number of solver iterations. `converged`: whether `gradient` is at most `tol`.
     """
 
@@ -42,6 +46,7 @@ class LinearModel:
     n_nodes: int
     iterations: int
     converged: bool
+    eta: float
     __repr__ = one_line
 
 
@@ -87,11 +92,15 @@ def fit_linear_model(
     valid_number("tol", tol, above=0.0)
     valid_number("quadrature_tol", quadrature_tol, above=0.0)
     valid_count("max_iter", max_iter, 1)
-    if problem.eta == 0 and problem.ball.norm != 2 and problem.ball.radius > 0:
+    if problem.eta == 0 and problem.norm != 2 and problem.radius > 0:
         raise ValueError(
-            f"eta is 0 and the norm {problem.ball.norm:g}: the objective has kinks in the coefficients; "
+            f"eta is 0 and the norm {problem.norm:g}: the objective has kinks in the coefficients; "
             "expected a positive eta, or norm 2"
         )
+    if problem.budget is not None:
+        how: dict[str, Any] = {"tol": tol, "quadrature_tol": quadrature_tol, "n_points": n_points}
+        how |= {"sample_weight": sample_weight, "max_iter": max_iter}
+        return _fit_budget(problem, problem.budget, X, y, start, how)
     data = LinearData(problem, X, y, sample_weight, n_points)
     xp = array_namespace(data.X)
     for name, values in (("X", data.X), ("y", data.y)):
@@ -100,7 +109,7 @@ def fit_linear_model(
             raise ValueError(
                 f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: rescale it"
             )
-    units, dtype = Units(problem, data), data.dtype
+    units, dtype, eta = Units(problem, data), data.dtype, problem.eta
     problem, data = units.problem, units.data
     size = data.outputs * (data.X.shape[1] + int(problem.intercept))
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
@@ -109,6 +118,9 @@ def fit_linear_model(
             xp.asarray(x, dtype=xp.float64, device=device(data.X)) for x in (start.coef, start.intercept)
         )
         params = data.pack(*units.to_units(*given), problem)
+        gaussian = isinstance(problem.reference, Gaussian)
+        if gaussian and not isfinite(data.objective(problem, FIRST_NODES)(params).value):
+            params = xp.zeros_like(params)
     steps, n_nodes = 0, FIRST_NODES if start is None else start.n_nodes
     rounding = 0.0
     for rounding in _roundings(problem):
@@ -133,13 +145,33 @@ def fit_linear_model(
     coef, intercept = xp.astype(coef, dtype, copy=False), xp.astype(intercept, dtype, copy=False)
     largest = float(xp.max(xp.abs(point.gradient)))
     value, gap, error = (units.loss * x for x in (value, gap, error))
-    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met)
+    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met, eta)
+
+
+def _fit_budget(
+    problem: LinearProblem, budget: float, X: Array, y: Array, start: LinearModel | None, how: dict[str, Any]
+) -> LinearModel:
+    """Fit a model for every price that `best_price` tries; the gap also bounds the error of the price."""
+    models: dict[float, LinearModel] = {}
+
+    def value(eta: float) -> float:
+        nonlocal start
+        start = fit_linear_model(replace(problem, eta=eta, budget=None), X, y, start=start, **how)
+        models[eta] = start
+        return start.value + eta * budget
+
+    eta = best_price(value, problem.eta if start is None else start.eta)
+    values = {price: model.value + price * budget for price, model in models.items()}
+    bounds = {price: (values[price] - model.gap, values[price]) for price, model in models.items()}
+    steps = sum(model.iterations for model in models.values())
+    gap = values[eta] - convex_lower_bound(eta, bounds)
+    return replace(models[eta], value=values[eta], gap=gap, iterations=steps)
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:
     """The widths over which kinks are smoothed, in order; (0,) if F has no kinks."""
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
-    maximum = problem.eta == 0 and problem.ball.radius > 0
+    maximum = problem.eta == 0 and problem.radius > 0
     outer = problem.reweighting
     tail = outer is not None and outer.phi.family == "indicator"
     return _WIDTHS if kinked or maximum or tail else (0.0,)

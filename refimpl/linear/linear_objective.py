@@ -1,6 +1,7 @@
 """The objective F of models with a scalar prediction theta.x + c, and its derivatives.
 
-On a Euclidean ball of radius rho, theta.b = r t with r = rho |theta| and t as in gauss_rules.py. The risk of
+On a Euclidean ball of radius rho, theta.b = r t with r = rho |theta| and t as in margins.py. For a Gaussian
+with standard deviation sigma, r = T sigma |theta|, where t is truncated at T standard deviations. The risk of
 an example is a function R(m, r) of m = theta.x + c and r. It is convex, and nondecreasing in r because the
 distribution of t is symmetric. So F is convex.
 """
@@ -9,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
+from math import inf, isinf, log1p, nan
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
 from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.linear.example_risks import ExampleRisks, example_risks
-from phiball.refimpl.linear.losses import LinearLoss
+from phiball.refimpl.linear.losses import LOSSES, LinearLoss
+from phiball.refimpl.linear.margins import BallMargin, GaussianMargin, Margin, truncation
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.quadrature_rules import QuadratureRules
 from phiball.refimpl.linear.tail_quadrature import TailQuadrature, has_tails
 from phiball.refimpl.printing import one_line
 
 _CHUNK = 1 << 16  # number of losses computed at a time, so that they fit into the processor's cache
+_FLAT = 20.0  # truncation of a Gaussian beyond which its density may underflow
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,13 @@ class Evaluation:
     curvature: float
     inverse: Callable[..., Array]
     __repr__ = one_line
+
+
+def infinite_evaluation(params: Array, weights: Array) -> Evaluation:
+    """The evaluation at parameters whose risk is infinite, which a line search rejects."""
+    xp = array_namespace(params)
+    nothing = xp.full_like(params, nan)
+    return Evaluation(inf, nothing, xp.full_like(weights, inf), weights, nan, lambda g, damping=0.0: nothing)
 
 
 class LinearObjective:
@@ -78,15 +89,54 @@ class LinearObjective:
         moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
         # The distribution of theta.b is known in norm 2 or if one feature moves; eta = 0 needs only its
         # range.
-        known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
+        known = problem.norm == 2 or moving <= 1 or problem.eta == 0
         self.sobol: Array | None = None if known else sobol_points(problem, self.radii, n_points, seed)
-        integrates = moving > 0 and problem.eta > 0 and self.sobol is None
-        make = TailQuadrature if has_tails(problem.phi) and problem.eta < inf else QuadratureRules
-        self.rules = make(self.loss, problem.phi, problem.eta, moving, n_nodes, X) if integrates else None
+        self.gaussian = isinstance(problem.reference, Gaussian) and moving > 0
+        # The entropic risk of the squared loss under a Gaussian has a closed form.
+        entropic = problem.phi.family == "entropic" and problem.eta < inf
+        self.closed = self.gaussian and entropic and problem.loss == LOSSES["squared"]
+        integrates = moving > 0 and problem.eta > 0 and self.sobol is None and not self.closed
+        self.n_nodes = n_nodes
+        margin = GaussianMargin() if self.gaussian else BallMargin(moving)
+        self.rules = self._make_rules(margin) if integrates else None
         # The unit of damping. The size of H would not do: H is 0 if no example is near a kink of the loss.
         with ignore_float_warnings():
             self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
+        self.infinite = ""  # why the last risk was infinite
         self.levels: Array | None = None  # from TailQuadrature: a start for the next evaluation
+
+    def _make_rules(self, margin: Margin) -> QuadratureRules | TailQuadrature:
+        problem = self.problem
+        make = TailQuadrature if has_tails(problem.phi) and problem.eta < inf else QuadratureRules
+        return make(self.loss, problem.phi, problem.eta, margin, self.n_nodes, self.X)
+
+    def _truncate(self, m: Array, r: float) -> float:
+        """The truncation T of a Gaussian for predictions of standard deviation r; updates the rules.
+
+        It is inf if the risk is infinite; `infinite` is then the reason.
+        """
+        problem = self.problem
+        if r == 0 or self.closed:
+            if r * r < problem.eta:
+                return 1.0
+            self.infinite = f"the risk of these coefficients is finite only for eta > {r * r:.6g}"
+            return inf
+        T = truncation(self.loss, problem.phi, problem.eta, m, r, self.y)
+        if isinf(T):
+            self.infinite = "the risk is infinite, or its worst case more than 600 standard deviations away"
+            return inf
+        flat = problem.phi.family == "entropic" and problem.eta < inf and T > _FLAT
+        margin = GaussianMargin(T, flat)
+        if self.rules is not None and self.rules.margin != margin:
+            self.rules = self._make_rules(margin)
+        return T
+
+    def convexity(self) -> Array:
+        """A vector q (d,) such that F(theta, c) - sum_j q_j theta_j^2/2 is convex: the ridge, or more.
+
+        In closed form, the part -eta/2 log(1 - r^2/eta) - r^2/2 of a risk is convex and increasing in r.
+        """
+        return self.ridge + self.radii**2 if self.closed else self.ridge
 
     @property
     def adaptive(self) -> bool:
@@ -112,7 +162,7 @@ class LinearObjective:
     def reach(self, theta: Array) -> tuple[float, Array]:
         """(r, the gradient of r in theta (d,)), where theta.b ranges over [-r, r]."""
         sigma = self.radii * theta
-        ball = Ball(self.problem.ball.norm if self.problem.eta == 0 else 2, 1.0)
+        ball = Ball(self.problem.norm if self.problem.eta == 0 else 2, 1.0)
         r = float(ball.dual_norm(sigma))
         return r, self.radii * ball.steepest(sigma) if r > 0 else self.xp.zeros_like(sigma)
 
@@ -121,6 +171,7 @@ class LinearObjective:
         xp, problem = self.xp, self.problem
         y, m = self.y[part], m[part]
         made: dict[str, Any] = {"dtype": m.dtype, "device": device(m)}
+        log_ratio = None
         if offsets is not None:
             t, p = offsets, xp.full_like(offsets, 1 / offsets.shape[0])
         elif r == 0:
@@ -130,9 +181,26 @@ class LinearObjective:
         else:
             assert isinstance(self.rules, QuadratureRules)
             t, p = self.rules(m, r, y)
+            margin = self.rules.margin
+            if isinstance(margin, GaussianMargin) and margin.flat:
+                log_ratio = margin.log_ratio(t, p)
         z = m[:, None] + (t if offsets is not None else r * t)
-        risks = example_risks(self.loss, z, y, p, problem.eta, problem.phi, rounding=self.rounding)
-        return t, risks
+        how: dict[str, Any] = {"rounding": self.rounding, "log_ratio": log_ratio}
+        return t, example_risks(self.loss, z, y, p, problem.eta, problem.phi, **how)
+
+    def _closed_form(self, m: Array, r: float, y: Array) -> dict[str, Array]:
+        """The sums of `_sums` for R = e^2 A/2 - eta/2 log(1/A), where e = m - y and 1/A = 1 - r^2/eta."""
+        eta, e = self.problem.eta, m - y
+        A, s, one = 1 / (1 - r * r / eta), r / eta, self.xp.ones_like(e)
+        square = e * e * A * A / eta
+        return {
+            "value": e * e * A / 2 - eta / 2 * log1p(-r * r / eta),
+            "a": A * e,
+            "b": r * (square + A),
+            "mm": A * one,
+            "mr": 2 * s * A * A * e,
+            "rr": square * (1 + 4 * r * s * A) + A * (1 + 2 * r * s * A),
+        }
 
     def _chunks(self, offsets: Array | None) -> Iterator[slice]:
         width = self.rules.width() if self.rules is not None else 2
@@ -150,10 +218,18 @@ class LinearObjective:
             m = m + params[d]
         offsets = None if self.sobol is None else self.sobol @ theta
         r, v = (0.0, xp.zeros_like(theta)) if offsets is not None else self.reach(theta)
+        radii = self.radii
+        if self.gaussian:
+            T = self._truncate(m, r)
+            if isinf(T):
+                return infinite_evaluation(params, self.w)
+            r, v, radii = T * r, T * v, T * radii
         sums: dict[str, list[Array]] = {}
         levels = []
         for part in self._chunks(offsets):
-            if isinstance(self.rules, TailQuadrature) and r > 0:
+            if self.closed:
+                found = self._closed_form(m[part], r, self.y[part])
+            elif isinstance(self.rules, TailQuadrature) and r > 0:
                 start = None if self.levels is None else self.levels[part]
                 found, level = self.rules(m[part], r, self.y[part], start)
                 levels.append(level)
@@ -176,7 +252,7 @@ class LinearObjective:
             if offsets is not None:
                 H, edge = self._hessian_on_points(w, m, offsets)
             else:
-                H, edge = self._hessian_on_line(w, row, r, v, float(push))
+                H, edge = self._hessian_on_line(w, row, r, v, float(push), radii)
             made: dict[str, Any] = {"dtype": X.dtype, "device": device(X)}
             if problem.intercept:
                 last = xp.concat([edge, xp.asarray([curvature], **made)])
@@ -224,19 +300,21 @@ class LinearObjective:
         return out
 
     def _hessian_on_line(
-        self, w: Array, row: dict[str, Array], r: float, v: Array, push: float
+        self, w: Array, row: dict[str, Array], r: float, v: Array, push: float, radii: Array
     ) -> tuple[Array, Array]:
         """The Hessian in theta (d, d) of F without the ridge, and its column (d,) for the intercept."""
         xp, X = self.xp, self.X
         h, mixed = w * row["mm"], w * row["mr"]
         H, edge = X.T @ (h[:, None] * X), X.T @ h
+        scale = radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+        if r == 0 and self.closed:  # the closed form is smooth in r^2
+            H = H + float(xp.sum(w * row["rr"])) * scale
         if r > 0:
             cross = (X.T @ mixed)[:, None] * v
             square = v[:, None] * v
             H = H + cross + cross.T + float(xp.sum(w * row["rr"])) * square
             edge = edge + float(xp.sum(mixed)) * v
-            if self.problem.ball.norm == 2 or self.problem.eta > 0:  # r is a Euclidean norm, with curvature
-                scale = self.radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+            if self.problem.norm == 2 or self.problem.eta > 0:  # r is a Euclidean norm, with curvature
                 H = H + max(push, 0.0) / r * (scale - square)
         return H, edge
 
@@ -270,7 +348,7 @@ def sobol_points(problem: LinearProblem, radii: Array, n_points: int, seed: int)
     moving = [j for j in range(radii.shape[0]) if float(radii[j]) > 0]
     if not moving:
         return xp.zeros((1, radii.shape[0]), **made)
-    ball = Ball(problem.ball.norm, 1.0)
+    ball = Ball(problem.norm, 1.0)
     b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
     rows = [[float(radii[j]) if k == j else 0.0 for k in range(radii.shape[0])] for j in moving]
     return b @ xp.asarray(rows, **made)

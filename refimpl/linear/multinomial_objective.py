@@ -1,24 +1,27 @@
 """The objective F of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
 
-On a Euclidean ball and for C classes, W b varies in C - 1 dimensions (see subspace.py), and the quadrature
-points lie there. For a fixed subspace Q of the features, points fixed in Q give a convex risk F_Q(W). F(W) is
-the maximum of F_Q(W) over Q, attained at the span of the rows of W. So F_Q, with Q from the solution, is a
-convex lower bound of F that the certificate can use. In other norms, and with few features, b takes a fixed
-set of scrambled Sobol points.
+On a Euclidean ball or for a Gaussian, and for C classes, W b varies in C - 1 dimensions (see subspace.py),
+and the quadrature points lie there. For a fixed subspace Q of the features, points fixed in Q give a convex
+risk F_Q(W). F(W) is the maximum of F_Q(W) over Q, attained at the span of the rows of W. So F_Q, with Q from
+the solution, is a convex lower bound of F that the certificate can use. On balls of other norms, and with few
+features, b takes a fixed set of scrambled Sobol points.
 """
 
 from __future__ import annotations
 
 from copy import copy
-from math import inf
+from math import inf, sqrt
 
 from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.linear.linear_objective import Evaluation, sobol_points
+from phiball.refimpl.linear.linear_objective import Evaluation, infinite_evaluation, sobol_points
+from phiball.refimpl.linear.margins import growth
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.subspace import Spread, subspace_rule
 
 _CHUNK = 1 << 18  # number of predictions computed at a time
+_REACH = 15.0  # standard deviations that 64 nodes cover
 
 
 class MultinomialObjective:
@@ -53,12 +56,18 @@ class MultinomialObjective:
         radii = problem.radii(X)
         self.radii = radii
         moving = int(xp.sum(xp.astype(radii > 0, xp.int64)))
-        self.reduced = problem.ball.norm == 2 and moving >= self.classes
+        gaussian = isinstance(problem.reference, Gaussian) and moving > 0
+        self.reduced = gaussian or (problem.norm == 2 and moving >= self.classes)
         self.sobol: Array | None = None
         self.p: Array | None = None
+        self.limited, self.infinite = False, ""  # as in LinearObjective
         if self.reduced:
-            self.v, self.p = subspace_rule(self.classes, moving, n_nodes, n_points, seed, X)
-            moment = radii**2 / (moving + 2) * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+            dimension = inf if gaussian else moving
+            self.v, self.p = subspace_rule(self.classes, dimension, n_nodes, n_points, seed, X)
+            variance = 1.0 if gaussian else 1 / (moving + 2)
+            # Beyond the nodes, the density must not grow as fast as exp(D v), where D is the largest slope.
+            self.limited = gaussian and self.p is not None and growth(problem.phi, problem.eta, w) == inf
+            moment = radii**2 * variance * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
         else:
             self.sobol = sobol_points(problem, radii, n_points, seed)
             moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
@@ -73,6 +82,10 @@ class MultinomialObjective:
         extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
         H = H + extra
         self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
+
+    def convexity(self) -> Array:
+        """A vector q (C d,) such that F(W, c) - sum_j q_j W_j^2/2 is convex: the ridge."""
+        return self.xp.concat([self.ridge] * self.classes)
 
     @property
     def adaptive(self) -> bool:
@@ -136,6 +149,9 @@ class MultinomialObjective:
         spread = Spread(W * self.radii) if self.reduced else None
         offsets = self.v @ spread.matrix if spread is not None else self.sobol @ W.T
         n = X.shape[0]
+        if self.limited and spread is not None and sqrt(2) * float(spread.values[-1]) > _REACH * problem.eta:
+            self.infinite = f"the worst case may be more than {_REACH:g} standard deviations away"
+            return infinite_evaluation(params, self.w)
         rows = max(1, _CHUNK // (offsets.shape[0] * self.classes))
         parts = [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
         w, total, values = self.w, None, None

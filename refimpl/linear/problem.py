@@ -1,15 +1,17 @@
-"""The definition of a robust linear model's objective: loss, ball, price, ridge and reweighting."""
+"""The definition of a robust linear model's objective: loss, reference, price, ridge and reweighting."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
+from typing import Any
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.linear.losses import LinearLoss, valid_loss
+from phiball.refimpl.linear.losses import LOSSES, LinearLoss, valid_loss
 from phiball.refimpl.validation import valid_number
 
 
@@ -103,23 +105,28 @@ class LinearProblem:
     r"""The objective of a robust linear model, convex in its coefficients theta and intercept c.
 
     $$F(\theta, c) = \sum_i w_i R\big(\ell(\theta \cdot (x_i + b) + c, y_i)\big)
-    + \frac{\lambda}{2} |\theta|^2, \qquad b \text{ uniform on the ball}$$
+    + \frac{\lambda}{2} |\theta|^2, \qquad b \text{ uniform on a ball, or Gaussian}$$
 
-    R is the value of `worst_case` with the distribution of b as reference. On a Euclidean ball it depends
-    only on the distribution of theta.b, and is computed without sampling (see refimpl/linear/gauss_rules.py).
+    R is the value of `worst_case` with the distribution of b as reference. On a Euclidean ball and for a
+    Gaussian it depends only on the distribution of theta.b, and is computed without sampling (see
+    refimpl/linear/margins.py).
 
     - `loss`: the name of a loss (logistic, squared, absolute, hinge, smoothed hinge, quantile, huber,
       poisson, multinomial) or a `LinearLoss`. Labels are -1 and 1 for logistic and hinge losses, and class
       numbers for multinomial.
-    - `ball`: the perturbations of an example, such as Ball(2, 0.5). In norms other than 2, and for the
-      multinomial loss with many classes or few features, b takes scrambled Sobol points, which need scipy.
+    - `reference`: the perturbations of an example, such as Ball(2, 0.5) or Gaussian(0.5). In norms other than
+      2, and for the multinomial loss with many classes or few features, b takes scrambled Sobol points, which
+      need scipy.
     - `eta`: the price of the divergence. 0 gives the adversarial loss, the maximum over the ball, and inf the
-      average over the ball; neither uses the divergence.
+      average; neither uses the divergence.
     - `divergence`: phi or its name.
     - `ridge`: lambda, nonnegative. The intercept is not penalized.
-    - `feature_scale` (d,): how far each feature moves, in multiples of the radius; 0 fixes a feature.
+    - `feature_scale` (d,): how far each feature moves, in multiples of the radius or standard deviation; 0
+      fixes a feature.
     - `intercept`: whether to fit an intercept.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
+    - `budget`: the largest divergence allowed, averaged over the examples, or None. The price that belongs to
+      it is found; `eta` is then only a first guess.
 
     >>> import numpy as np
     >>> from phiball import Ball
@@ -132,40 +139,99 @@ class LinearProblem:
     """
 
     loss: LinearLoss | str = "logistic"
-    ball: Ball = Ball(2, 0.0)  # noqa: RUF009  a frozen value
+    reference: Ball | Gaussian = Ball(2, 0.0)  # noqa: RUF009  a frozen value
     eta: float = 1.0
     divergence: Divergence | str = ENTROPIC
     ridge: float = 0.0
     feature_scale: Array | None = None
     intercept: bool = True
     reweighting: Reweighting | None = None
+    budget: float | None = None
+
+    @classmethod
+    def sinkhorn(
+        cls,
+        loss: LinearLoss | str,
+        *,
+        epsilon: float,
+        lam: float | None = None,
+        budget: float | None = None,
+        **options: Any,
+    ) -> LinearProblem:
+        """Sinkhorn distributionally robust optimization, of Wang, Gao and Xie, with cost |x - z|^2/2.
+
+        The reference is normal with variance epsilon, the divergence entropic, and eta = lam epsilon. Give
+        the multiplier `lam`, or the `budget` of the radius form (see refimpl/LINEAR.md). `options` are other
+        arguments of `LinearProblem`.
+
+        >>> LinearProblem.sinkhorn("squared", lam=1000.0, epsilon=0.25).eta
+        250.0
+        """
+        valid_number("epsilon", epsilon, above=0.0)
+        if (lam is None) == (budget is None):
+            raise ValueError(f"lam is {lam!r} and budget is {budget!r}; expected exactly one of them")
+        eta = 1.0 if lam is None else valid_number("lam", lam, above=0.0) * epsilon
+        return cls(loss, Gaussian(sqrt(epsilon)), eta, ENTROPIC, budget=budget, **options)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", valid_loss(self.loss))
-        if not isinstance(self.ball, Ball) or self.ball.clip is not None:
-            raise TypeError(f"ball is {self.ball!r}; expected a Ball without clip, such as Ball(2, 0.5)")
-        if self.ball.feature_scale is not None:
-            raise ValueError(f"ball is {self.ball!r}; expected feature_scale= of the problem instead")
+        reference = self.reference
+        if not isinstance(reference, (Ball, Gaussian)) or getattr(reference, "clip", None) is not None:
+            raise TypeError(f"reference is {reference!r}; expected a Ball without clip, or a Gaussian")
+        if isinstance(reference, Ball) and reference.feature_scale is not None:
+            raise ValueError(f"reference is {reference!r}; expected feature_scale= of the problem instead")
         valid_number("eta", self.eta, least=0.0, infinite=True)
         object.__setattr__(self, "divergence", as_divergence(self.divergence))
+        if isinstance(reference, Gaussian) and reference.std > 0 and self.eta < inf:
+            self._check_gaussian()
         valid_number("ridge", self.ridge, least=0.0)
         if self.reweighting is not None and not isinstance(self.reweighting, Reweighting):
             raise TypeError(f"reweighting is {self.reweighting!r}; expected a Reweighting, or None")
+        if self.budget is not None:
+            valid_number("budget", self.budget, above=0.0)
+            valid_number("eta", self.eta, above=0.0)
+            if self.reweighting is not None:
+                raise ValueError("budget and reweighting are both given; expected at most one of them")
 
     @property
     def phi(self) -> Divergence:
         """The divergence, with its name resolved."""
         return as_divergence(self.divergence)
 
+    def _check_gaussian(self) -> None:
+        """Raise if the risk under a Gaussian is infinite for all coefficients except 0."""
+        if self.eta == 0:
+            raise ValueError("eta is 0; expected a positive eta: no loss has a maximum under a Gaussian")
+        if self.phi.recession < inf:
+            raise ValueError(
+                f"divergence is {self.phi.name}, whose risk under a Gaussian is infinite; expected one that "
+                "grows faster than linearly, such as entropic or chi2"
+            )
+        if self.loss == LOSSES["poisson"] and self.phi.family == "entropic":
+            raise ValueError(
+                "loss is poisson, whose entropic risk under a Gaussian is infinite for every eta; expected "
+                "another divergence, such as chi2"
+            )
+
+    @property
+    def norm(self) -> float:
+        """The norm of the ball, or 2 for a Gaussian."""
+        return self.reference.norm if isinstance(self.reference, Ball) else 2.0
+
+    @property
+    def radius(self) -> float:
+        """The radius of the ball, or the standard deviation of the Gaussian."""
+        return self.reference.radius if isinstance(self.reference, Ball) else self.reference.std
+
     def radii(self, X: Array) -> Array:
-        """The radius of each feature (d,): `feature_scale` times the ball's radius. Validates the scale."""
+        """The radius or standard deviation of each feature (d,), with `feature_scale`, which it validates."""
         xp = array_namespace(X)
         d = X.shape[1]
         if self.feature_scale is None:
-            return xp.full((d,), self.ball.radius, dtype=X.dtype, device=device(X))
+            return xp.full((d,), self.radius, dtype=X.dtype, device=device(X))
         scale = xp.asarray(self.feature_scale, dtype=X.dtype, device=device(X))
         if tuple(scale.shape) != (d,) or not bool(xp.all((scale >= 0) & (scale < inf))):
             raise ValueError(
                 f"feature_scale is {self.feature_scale!r}; expected {d} finite, nonnegative numbers"
             )
-        return scale * self.ball.radius
+        return scale * self.radius

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 from typing import Any
 
 from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
+from phiball.refimpl.linear.budget import best_price
 from phiball.refimpl.linear.certificate import Objective
 from phiball.refimpl.linear.linear_objective import LinearObjective
 from phiball.refimpl.linear.losses import MULTINOMIAL, check_labels
@@ -32,6 +33,7 @@ class LinearRisk:
     - `error`: an estimate of the error of F: its change with twice the nodes, or with four times as many
       new Sobol points.
     - `n_nodes`: quadrature nodes per example, or per piece if the integral is split at kinks.
+    - `eta`: the price of the divergence; for a problem with a `budget`, the price that belongs to it.
     """
 
     value: float
@@ -41,6 +43,7 @@ class LinearRisk:
     intercept_gradient: Array
     error: float
     n_nodes: int
+    eta: float
     __repr__ = one_line
 
 
@@ -152,6 +155,25 @@ def linear_model_risk(
     valid_number("quadrature_tol", quadrature_tol, above=0.0)
     data = LinearData(problem, X, y, sample_weight, n_points)
     params = data.pack(coef, intercept, problem)
+    if problem.budget is not None:
+        budget, priced = problem.budget, replace(problem, budget=None)
+        how: dict[str, Any] = {
+            "sample_weight": sample_weight,
+            "quadrature_tol": quadrature_tol,
+            "n_points": n_points,
+        }
+
+        def at(eta: float) -> LinearRisk:
+            return linear_model_risk(replace(priced, eta=eta), coef, intercept, X, y, **how)
+
+        def value(eta: float) -> float:
+            try:
+                return eta * budget + at(eta).value
+            except ValueError:  # the risk is infinite, or overflows
+                return inf
+
+        risk = at(best_price(value, problem.eta))
+        return replace(risk, value=risk.value + risk.eta * budget)
     n_nodes = FIRST_NODES
     with ignore_float_warnings():
         objective = data.objective(problem, n_nodes)
@@ -168,9 +190,11 @@ def linear_model_risk(
             if error <= quadrature_tol * abs(new.value):
                 break
     if not (isfinite(point.value) and all_finite(point.gradient)):
+        if objective.infinite:
+            raise ValueError(f"eta is {problem.eta:g}; {objective.infinite}: increase eta")
         raise ValueError(f"the risk or its gradient overflows {X.dtype}: rescale coef or X")
     gradient = data.shape(point.gradient, problem)
-    return LinearRisk(point.value, point.values, point.weights, *gradient, error, n_nodes)
+    return LinearRisk(point.value, point.values, point.weights, *gradient, error, n_nodes, problem.eta)
 
 
 def finer_objective(

@@ -1,31 +1,33 @@
-"""The distribution of W b in C - 1 dimensions, for C classes and b uniform on a Euclidean ball.
+"""The distribution of W b in C - 1 dimensions, for C classes and b uniform on a Euclidean ball, or Gaussian.
 
 The softmax does not change if a multiple of (1, ..., 1) is added. So W (C, d) may be replaced by P W, where P
 subtracts the mean over classes; its rank is at most k = C - 1. For b uniform on the unit ball of R^d, P W b
 has the distribution of S v. Here S = (P W W^T P)^(1/2), and v is a point of the unit ball in the range of P,
 of dimension k, with density proportional to (1 - |v|^2)^((d-k)/2); for k = 1 it is the distribution of t.
+For a standard normal b, v is standard normal in the range of P, for which we write d = inf.
 Quadrature points v move with W. With fixed points b in R^d, a W orthogonal to them would look robust.
 """
 
 from __future__ import annotations
 
-from math import pi, sqrt
+from math import inf, pi, sqrt
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device, rng
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.linear.gauss_rules import gauss_rule
+from phiball.refimpl.linear.gauss_rules import gauss_rule, jacobi_rule
 
 _NULL = 1e-12  # singular values below this fraction of the largest count as 0
 
 
 def subspace_rule(
-    classes: int, d: int, n_nodes: int, n_points: int, seed: int, like: Array
+    classes: int, d: float, n_nodes: int, n_points: int, seed: int, like: Array
 ) -> tuple[Array, Array | None]:
-    """Points v (J, C) and their weights p (J,), or None for equal weights, for d >= C moving features.
+    """Points v (J, C) and their weights p (J,), or None for equal weights.
 
-    For two or three classes they are a product of Gauss rules with `n_nodes` nodes. Otherwise they are
-    `n_points` scrambled Sobol points and their opposites.
+    There are d >= C moving features; d = inf stands for a Gaussian. For two or three classes the points are a
+    product of Gauss rules with `n_nodes` nodes. Otherwise they are `n_points` scrambled Sobol points and
+    their opposites.
 
     >>> import numpy as np
     >>> v, p = subspace_rule(3, 7, 16, 0, 0, np.zeros(1))
@@ -55,40 +57,36 @@ def subspace_rule(
     return v / size * _radius_at(size**k, k, d) @ basis, None
 
 
-def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
-    """The Gauss rule (s, p) for s = |v| and k = 2: x = s^2 has density proportional to (1 - x)^(d/2-1)."""
+def _radii(n_nodes: int, d: float, like: Array) -> tuple[Array, Array]:
+    """The Gauss rule (s, p) for s = |v| and k = 2: x = s^2 has density proportional to (1 - x)^(d/2-1).
+
+    For d = inf, x/2 has density exp(-x/2).
+    """
     xp = array_namespace(like)
-    made: dict[str, Any] = {"dtype": xp.float64, "device": device(like)}
+    if d == inf:
+        x, p = jacobi_rule([2.0 * j + 1 for j in range(n_nodes)], [float(j) for j in range(1, n_nodes)], like)
+        return xp.sqrt(2 * xp.clip(x, 0.0, None)), p / xp.sum(p)
     # The Jacobi matrix of the orthonormal polynomials of (1 - z)^a on [-1, 1], z = 2 s^2 - 1.
     a = d / 2 - 1
     own = [-a / (a + 2), *(-a * a / ((2 * j + a) * (2 * j + a + 2)) for j in range(1, n_nodes))]
     off = [2 * j * (j + a) / ((2 * j + a) * sqrt((2 * j + a) ** 2 - 1)) for j in range(1, n_nodes)]
-    rows = [[0.0] * n_nodes for _ in range(n_nodes)]
-    for j in range(n_nodes):
-        rows[j][j] = own[j]
-        if j:
-            rows[j][j - 1] = rows[j - 1][j] = off[j - 1]
-    z = xp.linalg.eigvalsh(xp.asarray(rows, **made))
-    before, now = xp.zeros_like(z), xp.ones_like(z)
-    total = xp.ones_like(z)
-    for j in range(1, n_nodes):  # the Christoffel formula, as in `gauss_rule`
-        back = off[j - 2] if j > 1 else 0.0
-        before, now = now, ((z - own[j - 1]) * now - back * before) / off[j - 1]
-        total = total + now * now
-    p = 1 / total
+    z, p = jacobi_rule(own, off, like)
     return xp.sqrt(xp.clip((1 + z) / 2, 0.0, 1.0)), p / xp.sum(p)
 
 
-def _radius_at(share: Array, k: int, d: int) -> Array:
+def _radius_at(share: Array, k: int, d: float) -> Array:
     """The quantile function of |v| at the probabilities `share` (J, 1)."""
     xp = array_namespace(share)
     x, w = gauss_rule(64, 1, share)
 
     def below(s: Array) -> Array:
+        if d == inf:  # the chi distribution, relative to the peak of its density
+            r = s * (1 + x) / 2
+            return xp.sum(w * s * (r / sqrt(k)) ** (k - 1) * xp.exp((k - r * r) / 2), axis=1, keepdims=True)
         u = xp.asin(s) * (1 + x) / 2
         return xp.sum(w * xp.asin(s) * xp.sin(u) ** (k - 1) * xp.cos(u) ** (d - k + 1), axis=1, keepdims=True)
 
-    low, high = xp.zeros_like(share), xp.ones_like(share)
+    low, high = xp.zeros_like(share), xp.full_like(share, sqrt(k) + 9 if d == inf else 1.0)
     total = below(high)
     for _ in range(50):
         middle = (low + high) / 2

@@ -9,19 +9,19 @@ the cuts.
 
 from __future__ import annotations
 
-from math import acos, exp, inf, lgamma, pi, sqrt
+from math import inf, pi
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
-from phiball.refimpl.linear.gauss_rules import gauss_rule, upper_quantile
+from phiball.refimpl.linear.gauss_rules import gauss_rule
 from phiball.refimpl.linear.line_loss import LineLoss
 from phiball.refimpl.linear.losses import LinearLoss
+from phiball.refimpl.linear.margins import Margin
 
 _STEPS = 60  # of Newton's method
 _MET = 1e-10  # tolerance on the total weight: an error of the level enters the value squared
 _NEAR = 1e-6  # error of the total weight after which one more Newton step is enough
-_MASS = 1e-20  # tails are truncated where the density of t is this fraction of the density at their start
 _KINKED = ("indicator", "absolute", "hinge")
 
 
@@ -49,17 +49,17 @@ def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
 
 
 class TailQuadrature:
-    """Risks and their derivatives; `moving` features have a positive radius.
+    """Risks and their derivatives; `margin` is the distribution of t.
 
     A piece of a tail has 3/2 or 2 times `n_nodes` nodes. `like` is an array with the library and device of
     the data.
     """
 
     def __init__(
-        self, loss: LinearLoss, divergence: Divergence, eta: float, moving: int, n_nodes: int, like: Array
+        self, loss: LinearLoss, divergence: Divergence, eta: float, margin: Margin, n_nodes: int, like: Array
     ) -> None:
         xp = array_namespace(like)
-        self.loss, self.phi, self.eta, self.d = loss, centred(divergence), eta, moving
+        self.loss, self.phi, self.eta, self.margin = loss, centred(divergence), eta, margin
         self.family, self.alpha = divergence.family, divergence.parameter
         power = self.alpha if self.family == "cressie_read" else None
         # The weight has a root singularity at the level: nodes x are replaced by x^2, which needs more nodes.
@@ -67,15 +67,13 @@ class TailQuadrature:
         x, w = gauss_rule(2 * n_nodes if self.rooted else 3 * n_nodes // 2, 1, like)
         self.x, self.w = (1 + x) / 2, w
         # If the weight may grow exponentially, tails are not truncated.
-        self.whole = self.family is None or (power is not None and power < 1.5)
-        self.top = exp(lgamma((moving + 2) / 2) - lgamma((moving + 1) / 2)) / sqrt(pi)  # the density at 0
-        self.shrink = _MASS ** (1 / moving)
+        self.whole = self.family is None or margin.wide or (power is not None and power < 1.5)
         self.fixed: Array | None = None
         self.shared: tuple[Array, Array] | None = None
         if loss.monotone and self.family == "indicator":
             assert self.alpha is not None
             # For the CVaR of a monotone loss, the tail is the same for every model.
-            cut = upper_quantile(self.alpha, moving, like)
+            cut = margin.upper_quantile(self.alpha, like)
             self.fixed = xp.asarray([cut], dtype=xp.float64, device=device(like))
             if loss.kinks is None:
                 one = xp.ones_like(self.fixed)
@@ -217,27 +215,28 @@ class TailQuadrature:
 
     def _nodes(self, line: LineLoss, sides: list[Array], cuts: list[Array]) -> tuple[Array, Array]:
         """Nodes and weights (t, p), both (k, K), on the tails; p sums to the probability of the tails."""
-        xp = array_namespace(line.m)
+        xp, margin = array_namespace(line.m), self.margin
+        first = -float(margin.tail_end(xp.zeros_like(self.x[:1]))[0])
         ts, ps = [], []
         for side, cut in zip(sides, cuts, strict=True):
             u = xp.asin(xp.clip(cut, -1.0, 1.0))
-            begin = xp.clip(u, -acos(self.shrink), pi / 2)
-            end = xp.acos(xp.clip(self.shrink * xp.cos(xp.clip(u, 0.0, pi / 2)), 0.0, 1.0))
+            begin = xp.clip(u, first, pi / 2)
+            end = margin.tail_end(xp.clip(u, 0.0, pi / 2))
             breaks = [begin, xp.maximum(begin, end)]
             if self.whole:
                 breaks.append(xp.full_like(u, pi / 2))
+            last = breaks[-1]
             if self.loss.kinks is not None:
                 for kink in self.loss.kinks(line.y):
                     at = xp.asin(xp.clip(side * (kink - line.m) / line.r, -1.0, 1.0))
-                    breaks.append(xp.clip(at, begin, breaks[-1] if self.whole else breaks[1]))
+                    breaks.append(xp.clip(at, begin, last))
             b = xp.sort(xp.stack(breaks, axis=1), axis=1) if len(breaks) > 2 else xp.stack(breaks, axis=1)
             length = (b[:, 1:] - b[:, :-1])[:, :, None]
             x, w = (self.x**2, 2 * self.x * self.w) if self.rooted else (self.x, self.w)
             angle = xp.reshape(b[:, :-1, None] + length * x, (u.shape[0], -1))
             weight = xp.reshape(length * w, (u.shape[0], -1))
-            density = xp.exp(self.d * xp.log(xp.clip(xp.cos(angle), 1e-300, 1.0)))
             ts.append(side[:, None] * xp.sin(angle))
-            ps.append(self.top * weight * density)
+            ps.append(margin.peak * weight * margin.density(angle))
         t, p = (ts[0], ps[0]) if len(ts) == 1 else (xp.concat(ts, axis=1), xp.concat(ps, axis=1))
         # Normalize p if the tails cover all of [-1, 1]: for an almost constant loss, a quadrature error in
         # the sum of p would leave no level.
@@ -255,9 +254,9 @@ class TailQuadrature:
             slope = line(t)[1]
             steep = line.r * xp.abs(slope)
             inside = (xp.abs(cut) < 1 - 1e-12) & (steep > 0)
-            safe = xp.where(inside, 1 - cut * cut, xp.ones_like(cut))
-            density = self.top * safe ** ((self.d - 1) / 2)
             zero = xp.zeros_like(cut)
+            u = xp.asin(xp.where(inside, cut, zero))
+            density = self.margin.peak * self.margin.density(u) / xp.cos(u)
             out.append((t, xp.where(inside, density / xp.where(inside, steep, 1 + zero), zero), slope))
         return out
 

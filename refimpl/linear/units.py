@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf, log
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings
-from phiball.refimpl.linear.losses import Jet, LinearLoss
+from phiball.refimpl.linear.losses import LOSSES, Jet, LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.risk import LinearData
 
@@ -35,17 +35,22 @@ class Units:
         if problem.feature_scale is not None:
             given = xp.asarray(problem.feature_scale, dtype=X.dtype, device=device(X))
         loss, outer = problem.loss, problem.reweighting
+        self.data = data.standardized(self.center, self.scale)
+        if loss == LOSSES["squared"]:  # stays the squared loss, of which some risks have a closed form
+            self.loss = self.prediction**2
+            self.data.y = data.y / self.prediction
+        elif isinstance(loss, LinearLoss):
+            loss = _scaled_loss(loss, self.prediction, self.loss)
         if outer is not None and outer.eta is not None:
             outer = replace(outer, eta=_price(outer.eta, self.loss))
         self.problem = replace(
             problem,
-            loss=loss if isinstance(loss, str) else _scaled_loss(loss, self.prediction, self.loss),
+            loss=loss,
             eta=_price(problem.eta, self.loss),
             ridge=problem.ridge * (self.prediction * self.prediction / self.loss),
             feature_scale=given / self.scale,
             reweighting=outer,
         )
-        self.data = data.standardized(self.center, self.scale)
 
     def to_units(self, coef: Array, intercept: Array) -> tuple[Array, Array]:
         """Coefficients (..., d) and intercepts (...) in these units."""

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.distributions.norms import as_norm
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.linear.fit import LinearModel, fit_linear_model
@@ -63,11 +64,13 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
 
     Parameters of all subclasses:
     - `radius`: how far an example may move. 0 gives the standard model.
-    - `eta`: the price of the divergence from the uniform distribution on the ball. 0 gives the largest loss
-      on the ball, inf the average loss.
+    - `eta`: the price of the divergence from the reference distribution. 0 gives the largest loss on the
+      ball, inf the average loss.
     - `divergence`: a name such as "kl" or "chi2", or a `Divergence` such as indicator(0.1).
     - `norm`: the norm of the ball, "l1", "l2", "linf" or a number. Norm 2 needs no sampling; other norms use
       `n_points` fixed Sobol points.
+    - `reference`: "ball" for the uniform distribution on the ball, or "gaussian" for a normal distribution
+      with standard deviation `radius`, for which `norm` is not used.
     - `feature_scale`: how far each feature moves, in multiples of the radius; 0 fixes it. d numbers, a Series
       indexed by column names, or a dict such as {"age": 0}, where other columns get 1.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
@@ -81,6 +84,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     eta: float
     divergence: str | Divergence
     norm: str | float
+    reference: str
     feature_scale: Any
     reweighting: Reweighting | None
     fit_intercept: bool
@@ -90,9 +94,12 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def problem(self, loss: LinearLoss | str, ridge: float, scale: Any) -> LinearProblem:
         """The problem that a fit with this loss, ridge and feature scale solves."""
+        if self.reference not in ("ball", "gaussian"):
+            raise ValueError(f"reference is {self.reference!r}; expected 'ball' or 'gaussian'")
+        ball = self.reference == "ball"
         return LinearProblem(
             loss,
-            Ball(as_norm(self.norm), self.radius),
+            Ball(as_norm(self.norm), self.radius) if ball else Gaussian(self.radius),
             self.eta,
             self.divergence,
             ridge=ridge,
@@ -141,7 +148,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         value, error = sum(model.value for model in found), sum(model.error for model in found)
         if error > _COARSE * abs(value):
             warn(
-                f"the integrals over the ball have an error of about {error:.1e}, and the objective is "
+                f"the integrals have an error of about {error:.1e}, and the objective is "
                 f"{value:.1e}; increase eta, or n_points (now {self.n_points}), which helps slowly",
                 ConvergenceWarning,
                 stacklevel=3,

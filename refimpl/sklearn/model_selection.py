@@ -115,6 +115,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         C: float = 1.0,
         divergence: str | Divergence = "entropic",
         norm: str | float = 2,
+        reference: str = "ball",
         feature_scale: Any = None,
         reweighting: Reweighting | None = None,
         fit_intercept: bool = True,

@@ -2,8 +2,9 @@
 
 A linear model has the coefficients theta, and its prediction at the example is m. If x is uniform on a ball
 of radius rho around the example in R^d, the prediction at x is m + r t, where r = rho |theta| and t has a
-density proportional to (1 - t^2)^((d-1)/2). Losses and divergences are named by strings. mpmath computes the
-integrals in u = arcsin t, split at kinks; thresholds are found by bisection.
+density proportional to (1 - t^2)^((d-1)/2). If x is Gaussian, t is standard normal and r a standard
+deviation. Losses and divergences are named by strings. mpmath computes the integrals in u = arcsin t, or in
+t for a Gaussian, split at kinks; thresholds are found by bisection.
 """
 
 from __future__ import annotations
@@ -52,23 +53,27 @@ def _bisect(low: Any, high: Any, move_right: Callable[[Any], bool], steps: int =
 
 
 class Example:
-    """f(t), the loss of the prediction m + r t with the label y, and the distribution of t in dimension d.
+    """f(t), the loss of the prediction m + r t with label y, and the distribution of t in [-reach, reach].
 
-    `turn` is the t in [-1, 1] at which f is smallest, and `top` is the largest f.
+    It is that of a ball of dimension d, with reach 1; or for d = inf the normal distribution, truncated.
     """
 
-    def __init__(self, name: str, m: float, r: float, y: float, d: int) -> None:
+    def __init__(self, name: str, m: float, r: float, y: float, d: float, reach: float = 1) -> None:
         self.name, self.m, self.r, self.y, self.d = name, mp.mpf(m), mp.mpf(r), mp.mpf(y), d
+        self.reach = mp.mpf(reach)
         turn = (_minimiser(name, self.y) - self.m) / self.r
-        self.turn = min(mp.mpf(1), max(mp.mpf(-1), turn))
-        self.top = max(self(mp.mpf(-1)), self(mp.mpf(1)))
+        self.turn = min(self.reach, max(-self.reach, turn))
+        self.top = max(self(-self.reach), self(self.reach))
         self.total = self.integral(lambda t: 1)
 
     def __call__(self, t: Any) -> Any:
         return loss(self.name, self.m + self.r * t, self.y)
 
     def integral(self, g: Function, *cuts: Any) -> Any:
-        """The integral of g(sin u) cos(u)^d over u, split where sin u is the minimiser of f or in `cuts`."""
+        """The integral of g(t) cos(u)^d or g(t) exp(-t^2/2), split at the loss's minimiser and at `cuts`."""
+        if self.d == mp.inf:
+            ends = [side * min(t, self.reach) for t in range(4, int(self.reach) + 8, 8) for side in (-1, 1)]
+            return mp.quad(lambda t: g(t) * mp.exp(-t * t / 2), sorted({*ends, self.turn, *cuts}))
         core = 3 / mp.sqrt(self.d + 2)  # three standard deviations of t
         points = {mp.asin(t) for t in (self.turn, *cuts)} | {-mp.pi / 2, -core, core, mp.pi / 2}
         ordered = sorted(u for u in points if abs(u) <= mp.pi / 2)
@@ -83,9 +88,8 @@ class Example:
 
     def crossings(self, level: Any) -> tuple[Any, Any]:
         """The two t at which f crosses the level: one below the minimiser, and one above."""
-        one = mp.mpf(1)
-        left = _bisect(-one, self.turn, lambda t: self(t) > level)
-        return left, _bisect(self.turn, one, lambda t: self(t) <= level)
+        left = _bisect(-self.reach, self.turn, lambda t: self(t) > level)
+        return left, _bisect(self.turn, self.reach, lambda t: self(t) <= level)
 
     def tail(self, g: Function, level: Any) -> Any:
         """E g(t) over the t with f(t) > level."""
@@ -94,15 +98,22 @@ class Example:
 
 
 def example_risk(
-    name: str, m: float, r: float, y: float, d: int, eta: float, divergence: str, alpha: float = 0.3
+    name: str, m: float, r: float, y: float, d: float, eta: float, divergence: str, alpha: float = 0.3
 ) -> float:
-    """The robust risk of one example, as described above; `alpha` is the parameter of indicator and power."""
+    """The robust risk of one example; `alpha` is the parameter of the indicator or of the power.
+
+    d = inf means a Gaussian, truncated at 14 standard deviations beyond the worst case of a loss of slope 1.
+    """
     with mp.workdps(DIGITS):
-        f, price = Example(name, m, r, y, d), mp.mpf(eta)
+        reach = 1 if d < mp.inf else 14 + r / eta if divergence == "entropic" else 14
+        f, price = Example(name, m, r, y, d, reach), mp.mpf(eta)
         if divergence == "average":
             return float(f.mean(f))
         if divergence == "entropic":
-            return float(f.top + price * mp.log(f.mean(lambda t: mp.exp((f(t) - f.top) / price))))
+            # Scale the integrand to about 1: mpmath stops at an absolute error.
+            steps = [mp.mpf(k) for k in range(-int(reach), int(reach) + 1)]
+            size = f.top if d < mp.inf else max(f(t) - price * t * t / 2 for t in steps)
+            return float(size + price * mp.log(f.mean(lambda t: mp.exp((f(t) - size) / price))))
         low, high = f(f.turn), f.top
         if divergence == "quadratic":  # E(f - mu)_+ = eta, and R = mu + E(f - mu)_+^2/(2 eta) + eta/2
             mu = _level(lambda s: f.tail(lambda t: f(t) - s, s) > price, low - price, high)

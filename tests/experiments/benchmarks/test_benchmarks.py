@@ -7,6 +7,7 @@ import sys
 import time
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +21,16 @@ from tests.support.paths import ROOT
 for package in ("torch", "sklearn", "scipy", "matplotlib"):
     pytest.importorskip(package, reason=f"{package}: not installed")
 
+from scipy.optimize import minimize  # noqa: E402
+from sklearn.datasets import dump_svmlight_file  # noqa: E402
+
 from phiball.experiments.benchmarks import (  # noqa: E402
     attack_errors,
     estimator_noise,
     inner_speed,
     linear,
     linear_evidence,
+    linear_sinkhorn,
     sampling,
     scaling,
     training_cost,
@@ -202,6 +207,37 @@ def test_linear_benchmark_flags_inaccurate_solutions() -> None:
     theta = np.linspace(-0.3, 0.2, 30)
     library = linear.linear_model_risk(problem, theta, 0.0, X, y).value
     assert linear.reweighted_risk(theta, 0.0, X, y) == pytest.approx(library, rel=1e-6)
+
+
+def test_sinkhorn_benchmark_fits_the_published_objective(tmp_path: Path) -> None:
+    folder = tmp_path / "sdro"
+    folder.mkdir()
+    source = np.random.default_rng(0)
+    for name in linear_sinkhorn.STATED:
+        X = source.normal(size=(40, 2))
+        y = 20 * X[:, 0] + source.normal(size=40)
+        dump_svmlight_file(X, y, str(folder / f"{name}.txt"), zero_based=False)
+        for method in linear_sinkhorn.METHODS:
+            np.save(folder / f"obj_{method}_{name}.npy", [500.0, 600.0, 500.0])
+            np.save(folder / f"cost_{method}_{name}.npy", [0, 10, 20])
+    features = np.hstack([np.ones((40, 1)), X])
+
+    def objective(theta: Any) -> float:
+        """The objective as the authors print it, for lambda = 1000 and epsilon = 0.1."""
+        rest = 1 - 2 * theta @ theta / 1000
+        return np.mean((features @ theta - y) ** 2) / rest - 50 * np.log(rest) if rest > 0 else np.inf
+
+    value, model = linear_sinkhorn.fit_set(folder / "mpg.txt")
+    assert value == pytest.approx(objective(model.coef), rel=1e-12)
+    best = minimize(objective, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-11})
+    assert value == pytest.approx(best.fun, rel=1e-9)
+    assert 2 * model.gap < 1e-9 * value
+    report = linear.bench_linear(clock=lambda: 0.0, part="sinkhorn", data_dir=tmp_path)
+    rows = report.tables[0].rows
+    assert [row["samples"] for row in rows if row["method"] == "RRMLMC"] == [20, 20, 20]
+    assert not any("ABOVE" in line for line in report.findings)
+    with pytest.raises(FileNotFoundError, match="set --data-dir or PHIBALL_DATA"):
+        linear.bench_linear(clock=lambda: 0.0, part="sinkhorn", data_dir=tmp_path / "none")
 
 
 def test_linear_evidence_compares_four_models(tmp_path: Path) -> None:

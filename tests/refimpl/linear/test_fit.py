@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, indicator
+from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, Gaussian, indicator
 from phiball.refimpl.linear import (
     LinearProblem,
     Reweighting,
@@ -50,6 +50,11 @@ CASES = {
     ),
     "cvar examples": LinearProblem("logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)),
     "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.01),
+    "gaussian": LinearProblem("logistic", Gaussian(0.3), 0.1, ridge=0.01),
+    "gaussian hinge": LinearProblem("hinge", Gaussian(0.3), 0.2, ridge=0.01),
+    "gaussian cvar": LinearProblem("squared", Gaussian(0.3), 0.1, indicator(0.3), ridge=0.01),
+    "gaussian squared": LinearProblem("squared", Gaussian(0.3), 0.05),
+    "gaussian multinomial": LinearProblem("multinomial", Gaussian(0.3), 0.2, ridge=0.01),
 }
 
 

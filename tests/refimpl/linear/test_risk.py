@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read, indicator
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Ball,
+    Divergence,
+    Gaussian,
+    cressie_read,
+    indicator,
+)
 from phiball.refimpl.linear import (
     LinearLoss,
     LinearProblem,
@@ -145,6 +155,12 @@ def test_steep_losses_and_tight_tolerances_use_more_nodes() -> None:
     assert loose.n_nodes < steep.n_nodes
 
 
+def test_integrals_are_split_at_both_kinks_of_a_loss() -> None:
+    risk = one_example("huber", 0.3, 3.8, 0.5, 4, 1.0, cressie_read(1.3))
+    assert risk.n_nodes <= 64
+    assert risk.error < 1e-12
+
+
 def data(loss: LinearLoss | str, n: int = 40, d: int = 4) -> tuple[Any, Any, Any]:
     """X, labels for the loss, and coefficients with an intercept."""
     source = np.random.default_rng(3)
@@ -175,6 +191,13 @@ PROBLEMS = {
     "price": LinearProblem("logistic", Ball(2, 0.6), 0.1, reweighting=Reweighting(ENTROPIC, eta=0.2)),
     "budget": LinearProblem("squared", Ball(2, 0.0), 0.1, reweighting=Reweighting(QUADRATIC, budget=0.3)),
     "both": LinearProblem("squared", Ball(1, 0.6), 0.1, reweighting=Reweighting(QUADRATIC, eta=1.0)),
+    "gaussian": LinearProblem("logistic", Gaussian(0.4), 0.1, ridge=0.1, feature_scale=[1.0, 0.0, 2.0, 0.5]),
+    "gaussian squared": LinearProblem(
+        "squared", Gaussian(0.3), 0.9, reweighting=Reweighting(ENTROPIC, eta=2)
+    ),
+    "gaussian quadratic": LinearProblem("poisson", Gaussian(0.3), 0.1, QUADRATIC),
+    "gaussian cvar": LinearProblem("absolute", Gaussian(0.6), 0.1, indicator(0.3)),
+    "gaussian multinomial": LinearProblem("multinomial", Gaussian(0.3), 0.3, ridge=0.1),
     "multinomial": LinearProblem("multinomial", Ball(2, 0.6), 0.1, ridge=0.1),
     "multinomial, price": LinearProblem(
         "multinomial", Ball(inf, 0.3), 0.1, QUADRATIC, reweighting=Reweighting(ENTROPIC, eta=0.2)
@@ -222,6 +245,7 @@ def test_risk_does_not_depend_on_the_chunks(name: str, monkeypatch: pytest.Monke
 
 def test_inverse_hessian_maps_gradient_differences_to_steps() -> None:
     cases = {name: PROBLEMS[name] for name in ("logistic", "hellinger", "price", "linf")}
+    cases |= {name: PROBLEMS[name] for name in PROBLEMS if "gaussian" in name and "multi" not in name}
     for loss in ("logistic", "squared", "poisson", "smoothed hinge", "huber"):
         for name, phi in FAMILIES.items():
             cases[f"{loss}, {name}"] = LinearProblem(loss, Ball(2, 0.6), 0.1, phi)
@@ -307,8 +331,8 @@ def test_invalid_problems_and_data_raise() -> None:
     not_a_function: Any = 3.0
     calls: dict[str, Any] = {
         "loss is 'cubic'; expected": lambda: LinearProblem("cubic"),
-        "ball is 0.5; expected a Ball": lambda: LinearProblem(ball=0.5),
-        "expected a Ball without clip": lambda: LinearProblem(ball=Ball(2, 0.5, clip=(0, 1))),
+        "reference is 0.5; expected a Ball": lambda: LinearProblem(reference=0.5),
+        "expected a Ball without clip": lambda: LinearProblem(reference=Ball(2, 0.5, clip=(0, 1))),
         "divergence is 3; expected": lambda: LinearProblem(divergence=3),
         "eta is -1.0": lambda: LinearProblem(eta=-1.0),
         "ridge is -1.0": lambda: LinearProblem(ridge=-1.0),

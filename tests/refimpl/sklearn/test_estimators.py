@@ -23,8 +23,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from phiball.refimpl import QUADRATIC, Ball, indicator
-from phiball.refimpl.linear import Reweighting
+from phiball.refimpl import QUADRATIC, Ball, Gaussian, indicator
+from phiball.refimpl.linear import LinearProblem, Reweighting, fit_linear_model
 from phiball.refimpl.sklearn import (
     RobustLinearRegression,
     RobustLogisticRegression,
@@ -49,6 +49,12 @@ with patch.dict(os.environ, SCIPY_ARRAY_API="1"):  # scikit-learn 1.6 requires i
         RobustPoissonRegressor(),
         RobustQuantileRegressor(radius=0.5, eta=inf),
         RobustSVC(radius=0.5, eta=inf, tol=1e-2),
+        RobustLogisticRegression(reference="gaussian", n_points=8),
+        RobustLogisticRegressionCV(reference="gaussian", radii=(0.0, 0.1), etas=(0.1,), cv=2, n_points=2),
+        RobustLinearRegression(reference="gaussian"),
+        RobustPoissonRegressor(reference="gaussian", divergence="chi2"),
+        RobustQuantileRegressor(reference="gaussian", radius=0.5, eta=inf),
+        RobustSVC(reference="gaussian", radius=0.5, eta=inf, tol=1e-2),
     ],
 )
 def test_estimators_pass_all_checks_of_scikit_learn(estimator: Any) -> None:
@@ -112,6 +118,18 @@ def test_data_frames_pipelines_searches_and_pickles_work_but_sparse_data_raise()
     search = GridSearchCV(pipe, {"robustlogisticregression__radius": [0.0, 0.5]}, cv=3)
     assert search.fit(CANCER[0][::3], Y2[::3]).best_score_ > 0.9
     assert cross_val_score(RobustLinearRegression(), XD, YD, cv=3).mean() > 0.4
+
+
+def test_gaussian_reference_agrees_with_the_linear_problem_and_works_in_searches() -> None:
+    grid = {"reference": ["ball", "gaussian"], "radius": [0.1, 0.5], "divergence": ["kl", "chi2"]}
+    search = GridSearchCV(RobustLogisticRegression(), grid, cv=2).fit(X2[::3, :5], Y2[::3])
+    assert np.all(search.cv_results_["mean_test_score"] > 0.85)
+    model = RobustLinearRegression(reference="gaussian", radius=0.3, alpha=2.0).fit(XD, YD)
+    problem = LinearProblem("squared", Gaussian(0.3), 0.1, ridge=2.0 / len(YD))
+    assert fit_linear_model(problem, XD, YD).value == pytest.approx(model.objective_, rel=1e-9)
+    assert model.gap_ < 1e-9
+    with pytest.raises(ValueError, match="reference is 'normal'; expected 'ball' or 'gaussian'"):
+        model.set_params(reference="normal").fit(XD, YD)
 
 
 @pytest.mark.parametrize("class_weight", ["balanced", {0: 3.0, 1: 0.5}])
