@@ -90,6 +90,7 @@ def network_layers(network: Any, x: Array) -> list[Layer]:
             inputs = tuple(position[arg] for arg in node.args if arg in position)
             if module is None or not inputs:
                 raise NotImplementedError(f"operation {name!r} is not supported; expected layers {SUPPORTED}")
+            _check_in_place(node, module, modules)
             layer = _layer(module, name, inputs, layers, x)
             if layer is None:
                 position[node] = inputs[0]
@@ -103,12 +104,30 @@ def _as_module(node: Any) -> Any:
     """A module that computes the same as a call of a function or method; "sum" for +; None if unknown."""
     torch = import_module("torch")
     if node.target in (operator.add, operator.iadd, torch.add, "add"):
-        return None if node.kwargs or any(isinstance(arg, (int, float)) for arg in node.args) else "sum"
+        return "sum" if len(node.all_input_nodes) == len(set(node.args)) and not node.kwargs else None
     if node.target in (torch.relu, torch.nn.functional.relu, "relu"):
-        return torch.nn.ReLU()
-    if node.target in (torch.flatten, "flatten") and not isinstance(node.args[-1], torch.fx.Node):
-        return torch.nn.Flatten(*node.args[1:], **{"end_dim": -1, **node.kwargs})
+        return torch.nn.ReLU(**node.kwargs)
+    if node.target in (torch.flatten, "flatten"):
+        given = dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))
+        return torch.nn.Flatten(**{"start_dim": 0, **given, **node.kwargs})
     return None
+
+
+def _check_in_place(node: Any, module: Any, modules: dict[str, Any]) -> None:
+    """Raise if an operation changes its input in place, and another one reads that input."""
+    nn = import_module("torch").nn
+    if not getattr(module, "inplace", False) and node.target is not operator.iadd:
+        return
+    changed, shares_memory = node, True
+    while shares_memory and changed.args:
+        changed = changed.args[0]
+        if len(changed.users) > 1:
+            raise NotImplementedError(
+                f"operation {node.target!s} changes its input in place, which another layer reads; "
+                "expected inplace=False"
+            )
+        source = modules.get(changed.target) if changed.op == "call_module" else _as_module(changed)
+        shares_memory = type(source) in (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 
 
 def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer], x: Array) -> Layer | None:

@@ -240,6 +240,20 @@ def test_crown_agrees_with_a_dense_implementation(ball: Ball, monkeypatch: pytes
     assert (interval < crown)[np.isfinite(crown)].any()
 
 
+class InPlace(nn.Module):  # type: ignore[misc, name-defined]
+    """x + relu(x), where the sum reads relu(x) twice, because relu changes x."""
+
+    def forward(self, x: Any) -> Any:
+        return nn.functional.relu(x.flatten(1), inplace=True) + x
+
+
+class Shifted(nn.Module):  # type: ignore[misc, name-defined]
+    """x + 1."""
+
+    def forward(self, x: Any) -> Any:
+        return x + 1
+
+
 # --- Errors -----------------------------------------------------------------------------------------
 
 
@@ -255,6 +269,8 @@ def test_crown_agrees_with_a_dense_implementation(ball: Ball, monkeypatch: pytes
         (nn.Sequential(nn.Linear(4, 2)), ValueError, "training mode"),
         (mlp(4, 2).double(), TypeError, "0.weight is torch.float64"),
         (mlp(4, 2).half(), TypeError, "0.weight is torch.float16"),
+        (InPlace().eval(), NotImplementedError, "in place"),
+        (Shifted().eval(), NotImplementedError, "operation .*add.* is not supported"),
         (lambda x: x, TypeError, "model is function and x a torch array"),
         (nn.Identity().eval(), ValueError, "label outside"),
     ],
