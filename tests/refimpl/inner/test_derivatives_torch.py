@@ -185,6 +185,12 @@ def test_torch_func_derivatives_agree_with_log_sum_exp() -> None:
         close(transform(value), transform(log_sum_exp), rtol=1e-10, atol=1e-12)
 
 
+def test_vmap_over_the_last_axis_agrees_with_log_sum_exp() -> None:
+    f, eta = tensor(F), tensor(ETA)
+    found = torch.func.vmap(value, in_dims=(1, 0))(f.T, eta)
+    torch.testing.assert_close(found, log_sum_exp(f, eta), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, indicator(0.37)], ids=name_of)
 def test_batched_torch_func_agrees_with_row_by_row_jacobians(d: Divergence) -> None:
 

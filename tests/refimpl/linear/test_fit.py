@@ -172,6 +172,15 @@ def test_fits_do_not_depend_on_the_units_of_the_target(name: str, eta: float, un
     assert 0 < found.gap < 1e-5 * found.value
 
 
+def test_price_of_a_reweighting_is_in_the_units_of_the_loss() -> None:
+    """The value of the fit is the risk, which is computed without a change of units."""
+    problem = LinearProblem("squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(ENTROPIC, 0.2))
+    X, y = data_of(problem)
+    found = fit_linear_model(problem, X, y)
+    risk = linear_model_risk(problem, found.coef, found.intercept, X, y)
+    assert found.value == pytest.approx(risk.value, rel=1e-9)
+
+
 @pytest.mark.parametrize("loss", ["squared", "logistic", "hinge", "multinomial"])
 def test_fits_do_not_depend_on_the_units_of_the_features(loss: str) -> None:
     X, y = data_of(LinearProblem(loss))

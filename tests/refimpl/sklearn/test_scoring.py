@@ -77,6 +77,14 @@ def test_scores_of_regressors_agree_with_closed_forms_and_trees_are_sampled() ->
     assert robust_scorer(Ball(2, 0.2), eta=0.1)(model, X, Y) < 0
 
 
+def test_risk_of_a_linear_model_in_a_clipped_ball_agrees_with_closed_form() -> None:
+    """Half of the perturbations are clipped to their data point, where the loss is 0."""
+    x, y = np.array([[0.0], [1.0]]), np.array([0.0, 1.0])
+    line = LinearRegression().fit(x, y)
+    score = robust_scorer(Ball(2, 0.5, clip=(0.0, 1.0)), eta=1e6, n_samples=4000)(line, x, y)
+    assert -score == pytest.approx(0.5**2 / 3 / 4, rel=0.05)
+
+
 def test_models_are_scored_by_their_own_loss() -> None:
     """The own loss is the pinball loss, the Poisson deviance or the hinge loss."""
     x, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], X[::3, 3]
