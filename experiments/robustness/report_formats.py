@@ -142,7 +142,8 @@ def _style(ink: str) -> dict[str, Any]:
 def _svg(summary: dict[str, Any], norm: str) -> str:
     """The panel of a norm as SVG in the text colour of the page."""
     stream = StringIO()
-    with import_module("matplotlib").rc_context({**_style(INK), "svg.hashsalt": norm}):
+    matplotlib = require("matplotlib", user="the page of a report", extra="experiments")
+    with matplotlib.rc_context({**_style(INK), "svg.hashsalt": norm}):
         report_figure(summary, [norm], INK).savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     return text[text.index("<svg") :].replace(INK, "currentColor")

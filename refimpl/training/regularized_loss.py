@@ -131,7 +131,8 @@ class RegularizedLoss:
           perturbed points (M,) + event that returns losses (M,).
         - `x` (N,) + event: the data points.
         - `y` (N, ...): their labels or targets.
-        - `rng`: an integer, a generator, an `Rng`, or None for fresh entropy.
+        - `rng`: an integer, a generator, a key of JAX (needed inside jax.jit), an `Rng`, or None for fresh
+          entropy.
         - `loss`: a function loss(outputs, y) that returns one loss per example. None uses the cross-entropy
           for integer labels, and the squared error for floating-point targets.
         """

@@ -170,7 +170,7 @@ class RobustLoss:
             )
         if ball.clip is not None:
             lines.append(f"- Points are clipped to the box {ball.clip}.")
-        if self._calls:
+        if self._shape:
             size, d = float(self._size), prod(self._shape[1:])
             moving = _moving(ball, self._shape) if self._moving is None else self._moving
             lines.append(
@@ -180,7 +180,7 @@ class RobustLoss:
                 f"{ball.radius * size / (kappa * max(moving, 1)):.3g}."
             )
         else:
-            lines.append("- Gradients are measured at the first call.")
+            lines.append("- Gradients are measured at the first call outside jax.jit.")
         return "\n".join(lines)
 
     def state_dict(self) -> dict[str, Any]:

@@ -251,6 +251,7 @@ def test_robust_loss_inside_jit(norm: str) -> None:
         return robust(linear(w), X, Y, rng=key)
 
     jitted = jax.jit(jax.value_and_grad(value))(W, KEY)
+    assert "outside jax.jit" in robust.explain()
     eager = jax.value_and_grad(value)(W, KEY)
     np.testing.assert_allclose(jitted[0], eager[0], rtol=1e-4)
     np.testing.assert_allclose(jitted[1], eager[1], rtol=1e-3, atol=1e-4)

@@ -62,7 +62,7 @@ def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Progr
 def verify_solver(
     solve: Callable[..., Any],
     *,
-    divergences: Sequence[str | Divergence] | None = None,
+    divergences: str | Divergence | Sequence[str | Divergence] | None = None,
     nonuniform: bool = True,
     batches: bool = True,
     tol: float = 0.0,
@@ -111,7 +111,8 @@ def verify_solver(
     """
     if not callable(solve):
         raise TypeError(f"solve is {solve!r}; expected a function of losses, eta and a divergence")
-    supported = tuple(as_divergence(divergence) for divergence in divergences or ())
+    chosen = [divergences] if isinstance(divergences, (str, Divergence)) else divergences or ()
+    supported = tuple(map(as_divergence, chosen))
     for divergence in supported:
         if divergence.family is None:
             raise ValueError(
