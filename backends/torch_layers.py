@@ -35,8 +35,8 @@ class Layer:
     slope: float | None = None
     linear: Callable[[Array], Array] | None = None
     absolute: Callable[[Array], Array] | None = None
-    bias: Array = 0.0
-    bias_size: Array = 0.0
+    bias: Any = 0.0
+    bias_size: Any = 0.0
     n_terms: int = 0
 
     def transpose(self, rows: Array, shape: tuple[int, ...]) -> Array:

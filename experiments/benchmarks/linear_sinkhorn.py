@@ -57,7 +57,8 @@ def logged(folder: Path, method: str, name: str) -> tuple[float, int]:
 
     The first value of some logs repeats the last one, with zero samples.
     """
-    values, samples = (np.load(folder / f"{kind}_{method}_{name}.npy") for kind in ("obj", "cost"))
+    files = [folder / f"{kind}_{method}_{name}.npy" for kind in ("obj", "cost")]
+    values, samples = (np.load(file, allow_pickle=False) for file in files)
     best = np.flatnonzero(values == np.nanmin(values))[-1]
     return float(values[best]), int(samples[best])
 

@@ -64,6 +64,7 @@ def test_examples_run_and_robust_training_has_smaller_attacked_errors(names: lis
             "batch_norm_dropout": {"both", "perturbed", "data"} <= set(errors),
             "gradient_accumulation": "clean error" in output,
             "torch_compile": "clean error" in output,
+            "jax_equinox": "robust" in errors,
             "mixed_precision": output.count("error") == 3,
             "lightning_module": "from the checkpoint: RobustLoss" in output
             and "epoch 20: RobustnessReport(" in output,

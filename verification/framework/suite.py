@@ -42,6 +42,7 @@ GROUPS = {
     "Q": "The toy loss",
     "T": "Tilted sampling",
     "V": "Linear models",
+    "R": "Randomized smoothing",
 }
 """The topic of each first letter of a claim's id; the claims of a section are sorted in this order."""
 DEEP = 10.0  # a deep run multiplies the number of examples by this

@@ -44,12 +44,18 @@ def test_memory_and_objects_grow_only_if_the_training_loop_leaks(leak: bool) -> 
     def loss(z: Any, i: Any) -> Any:
         return torch.nn.functional.cross_entropy(model(z), y[i], reduction="none")
 
-    for step in range(WARM + STEPS):
-        if step == WARM:
-            before = resources()
-        objectives[step % 2](loss, x, rng=draws).backward()
-        if leak:
-            leaked.append((torch.ones(256, 1024), [step]))  # 1 MB; in all, too much to fit into freed memory
-    memory, objects, threads, files = (b - a for a, b in zip(before, resources(), strict=True))
+    def train(steps: int) -> None:
+        for step in range(steps):
+            objectives[step % 2](loss, x, rng=draws).backward()
+            if leak:
+                leaked.append((torch.ones(256, 1024), [step]))  # 1 MB; 100 MB do not fit into freed memory
+
+    train(WARM)
+    growth = []
+    for _ in range(3):  # the memory that other tests have freed may change the growth once
+        before = resources()
+        train(STEPS)
+        growth.append([b - a for a, b in zip(before, resources(), strict=True)])
+    memory, objects, threads, files = map(min, zip(*growth, strict=True))
     assert (memory > MOST_MB, objects >= STEPS // 2) == (leak, leak)
     assert (threads, files) == (0, 0)
