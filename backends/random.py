@@ -51,13 +51,23 @@ class Rng:
             raise ValueError(f"seed is {seed!r}; expected a whole number that is not negative")
         self._streams: dict[tuple[str, str], Any] = {}
         self._saved: dict[tuple[str, str], Any] = {}  # states of streams that were not used yet
+        self._jax_only = False
 
     @staticmethod
     def from_key(key: Array) -> Rng:
-        """A generator of JAX arrays whose draws are a pure function of a JAX key, as jax.jit requires."""
-        source = Rng(0)
+        """A generator whose draws are a pure function of a JAX key; inside jax.jit, of JAX arrays only."""
+        import jax
+
+        data = jax.random.key_data(key)
+        source = Rng(0 if is_abstract(data) else np.random.SeedSequence(np.asarray(data).ravel().tolist()))
+        source._jax_only = is_abstract(data)
         source._streams["jax", "cpu"] = _JaxStream(key, pure=True)
         return source
+
+    def _check_has_seed(self) -> None:
+        """Raise for a key inside jax.jit: without its value, the result would be the same for every key."""
+        if self._jax_only:
+            raise ValueError("inside jax.jit, a key gives no Sobol points and no further generators")
 
     def __repr__(self) -> str:
         """The seed, followed by the spawn key of a generator made by `spawn` or `keyed`."""
@@ -74,6 +84,7 @@ class Rng:
         where = str(like.device) if kind in ("torch", "cupy") else "cpu"
         stream = self._streams.get((kind, where))
         if stream is None:
+            self._check_has_seed()
             stream = self._streams[kind, where] = _make_stream(kind, where, self._seed)
             if (kind, where) in self._saved:
                 stream.restore(self._saved.pop((kind, where)))
@@ -153,6 +164,7 @@ class Rng:
 
     def spawn(self, n: int) -> list[Rng]:
         """Create `n` new generators, independent of this one and of each other."""
+        self._check_has_seed()
         return [Rng(child) for child in self._seed.spawn(n)]
 
     def keyed(self, name: str) -> Rng:
@@ -163,6 +175,7 @@ class Rng:
         >>> rng(7).keyed("task 1").integers(100, (3,), like=np.empty(0)).tolist()
         [27, 35, 60]
         """
+        self._check_has_seed()
         words = np.frombuffer(sha256(name.encode()).digest(), dtype="<u4")
         key = (*self._seed.spawn_key, *(int(word) for word in words))
         return Rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))

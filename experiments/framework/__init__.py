@@ -1,1 +1,1 @@
-"""What all studies share: tasks, resumable runs, tables and reports."""
+"""The parts that all studies share: tasks, resumable runs, tables and reports."""

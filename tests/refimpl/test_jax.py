@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import backend
+from phiball.backends import as_rng, backend
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -185,6 +185,18 @@ def test_draws_are_pure_functions_of_a_key(reference: Any) -> None:
         assert jnp.all(reference.contains(first[1], X[:, None, :]))
     with pytest.raises(ValueError, match="rng=key"):
         jax.jit(lambda x: reference.sample(x, 3, rng=0))(X)
+
+
+def test_sobol_points_and_spawned_generators_depend_on_the_key() -> None:
+    def draws(key: Any) -> tuple[Any, ...]:
+        points = Ball(2, 0.5).sample(X, 4, rng=key, qmc=True)
+        return points, *(g.uniform((3,), like=X) for g in (as_rng(key).spawn(1)[0], as_rng(key).keyed("a")))
+
+    for first, again, other in zip(draws(KEY), draws(KEY), draws(jax.random.key(1)), strict=True):
+        np.testing.assert_array_equal(first, again)
+        assert not np.allclose(first, other)
+    with pytest.raises(ValueError, match="no Sobol points"):
+        jax.jit(lambda key: Ball(2, 0.5).sample(X, 4, rng=key, qmc=True))(KEY)
 
 
 def test_tilted_mean_in_jax_matches_its_density() -> None:
