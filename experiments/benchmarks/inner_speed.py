@@ -6,6 +6,7 @@ weights and the duality gap. Other solvers compute only the weights.
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from phiball.backends import backend
@@ -55,14 +56,19 @@ def bench_inner(
     quick: bool = False,
     busy: bool = False,
     against: Path | None = None,
+    jax: bool = False,
     update: Update = silent,
 ) -> BenchmarkReport:
-    """Compare solvers on several shapes; with `busy` numbers of threads, with `against` two versions."""
+    """Compare solvers; with `busy` numbers of threads, with `against` versions, with `jax` JAX functions."""
     if against is not None:
         return against_report(against, seconds=0.02 if quick else 0.2, update=update)
     with backend("numba"):
         if busy:
             return busy_report(quick=quick, update=update)
+        if jax:
+            return import_module("phiball.experiments.benchmarks.inner_jax").jax_report(  # type: ignore[no-any-return]
+                clock=clock, quick=quick, update=update
+            )
         shapes = BAR_SHAPES if quick else SHAPES
         return solver_report(shapes, clock=clock, quick=quick, update=update)
 

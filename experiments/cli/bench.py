@@ -38,13 +38,21 @@ def inner(
     against: Annotated[
         Path | None, typer.Option(help="Instead, compare with another version, cloned to this folder.")
     ] = None,
+    jax: Annotated[
+        bool,
+        typer.Option("--jax", help="Instead, time jitted JAX functions; JAX_ENABLE_X64=1 selects float64."),
+    ] = False,
     out: Out = None,
 ) -> None:
     """Time the inner solver and check its accuracy, compared with other installed solvers."""
-    if busy and against is not None:
-        raise typer.BadParameter("--busy and --against are both given; expected at most one of them")
-    variant = "-busy" if busy else "-against" if against is not None else ""
-    _run("inner_speed", "inner", variant, threads=threads, quick=quick, busy=busy, against=against, out=out)
+    variants = {"busy": busy, "against": against is not None, "jax": jax}
+    given = [name for name, value in variants.items() if value]
+    if len(given) > 1:
+        raise typer.BadParameter(
+            f"--{given[0]} and --{given[1]} are both given; expected at most one of them"
+        )
+    options = {"threads": threads, "quick": quick, "busy": busy, "against": against, "jax": jax, "out": out}
+    _run("inner_speed", "inner", "".join(f"-{name}" for name in given), **options)
 
 
 @app.command(epilog="Example: phiball bench attacks --quick --out results/bench")

@@ -91,6 +91,12 @@ def test_version_to_compare_with_must_be_a_working_clone(tmp_path: Path) -> None
         (tmp_path / "__init__.py").write_text("")
 
 
+def test_both_routes_of_jax_are_timed() -> None:
+    (table,) = inner_speed.bench_inner(clock=time.process_time, quick=True, jax=True).tables
+    assert [row["route"] for row in table.rows] == 2 * ["callback to the kernel", "reference compiled by XLA"]
+    assert all(row["x kernel"] > 0 for row in table.rows)
+
+
 def test_threads_are_timed_on_an_idle_and_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_threads, "SHAPES", ((4, 8),))
     monkeypatch.setenv("PHIBALL_THREADS", "3")
