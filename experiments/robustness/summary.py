@@ -196,6 +196,11 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
             f"{model.name} returns labels instead of scores, so attacks have nothing to increase: its "
             "errors under attack are probably much too low"
         )
+    if not model.differentiable:
+        out.append(
+            f"{model.name} has no gradients, so only random points and attacks without gradients were tried "
+            "(sampled, optimistic): its errors under attack may be much too low"
+        )
     for norm in threat.norms:
         out += _masked_gradients(model.name, found, norm, threat)
         huge = found.get(MeasureKey("wrong_in_huge_ball", norm))

@@ -462,3 +462,10 @@ def test_worst_error_agrees_with_autoattack() -> None:
             attacked = attack(tested, labels)
         theirs = np.mean((model(attacked).argmax(-1) != labels).numpy())
         assert abs(measures["worst"]["error"] - theirs) <= 2 / 60
+
+
+def test_model_without_gradients_is_labelled_as_optimistic() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    models = {"function": lambda x: np.stack([0 * x[:, 0], x[:, 0]], axis=-1)}
+    warnings = report_on(models, (x, (x[:, 0] > 0).astype(int)), norm="l2").summary["warnings"]
+    assert any(text.startswith("function") and "sampled, optimistic" in text for text in warnings)

@@ -163,6 +163,8 @@ def test_std_zero_is_the_plain_model_and_a_large_ball_approaches_a_gaussian() ->
 
 
 def test_gradient_has_the_array_library_of_the_data(doubles: Arrays) -> None:
+    if doubles.backend == "jax":
+        pytest.skip("linear models update arrays in place; JAX arrays are immutable")
     source = np.random.default_rng(2)
     X, y = source.normal(size=(6, 3)), np.asarray([1.0, 0.0, 2.0, 1.0, 0.0, 2.0])
     for problem, size in (

@@ -317,6 +317,8 @@ def test_risk_with_one_free_feature_does_not_depend_on_the_norm() -> None:
 
 
 def test_gradient_has_the_dtype_of_the_data(arrays: Arrays) -> None:
+    if arrays.backend == "jax":
+        pytest.skip("linear models update arrays in place; JAX arrays are immutable")
     X, y, theta = data("logistic", n=10)
     for problem in (PROBLEMS["price"], LinearProblem("hinge", Ball(2, 0.5), 0.1, QUADRATIC)):
         reference = linear_model_risk(problem, theta[:4], theta[4], X, y)
