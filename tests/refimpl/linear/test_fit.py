@@ -244,7 +244,8 @@ def test_adversarial_fits_converge_in_every_norm(loss: str, radius: float, norm:
     problem = LinearProblem(loss, Ball(norm, radius), 0.0, ridge=0.01)
     X, y = data_of(problem)
     found = fit_linear_model(problem, X, y, max_iter=1000)
-    assert found.converged and found.gap < 1e-7
+    assert found.converged
+    assert found.gap < 1e-7
     risk = linear_model_risk(problem, found.coef, found.intercept, X, y)
     assert found.value == pytest.approx(risk.value, rel=1e-12)
 
