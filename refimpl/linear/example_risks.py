@@ -73,7 +73,7 @@ def _example_risks(
 ) -> ExampleRisks:
     xp = array_namespace(z)
     f, slope, curvature = loss.jet(z, y[:, None])
-    if eta == 0 and rounding > 0:
+    if eta == 0 and rounding > 0 and f.shape[1] > 1:
         eta, divergence = rounding, ENTROPIC
     if eta == 0:
         value = xp.max(f, axis=1)

@@ -92,11 +92,6 @@ def fit_linear_model(
     valid_number("tol", tol, above=0.0)
     valid_number("quadrature_tol", quadrature_tol, above=0.0)
     valid_count("max_iter", max_iter, 1)
-    if problem.eta == 0 and problem.norm != 2 and problem.radius > 0:
-        raise ValueError(
-            f"eta is 0 and the norm {problem.norm:g}: the objective has kinks in the coefficients; "
-            "expected a positive eta, or norm 2"
-        )
     if problem.budget is not None:
         how: dict[str, Any] = {"tol": tol, "quadrature_tol": quadrature_tol, "n_points": n_points}
         how |= {"sample_weight": sample_weight, "max_iter": max_iter}

@@ -16,6 +16,7 @@ from typing import Any
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.gaussian import Gaussian
+from phiball.refimpl.linear.dual_norm import Reach, dual_reach
 from phiball.refimpl.linear.example_risks import ExampleRisks, example_risks
 from phiball.refimpl.linear.losses import LOSSES, LinearLoss
 from phiball.refimpl.linear.margins import BallMargin, GaussianMargin, Margin, truncation
@@ -159,12 +160,12 @@ class LinearObjective:
         known = not isinstance(self.rules, TailQuadrature) or self.rules.newton
         return known and (outer is None or outer.eta is not None)
 
-    def reach(self, theta: Array) -> tuple[float, Array]:
-        """(r, the gradient of r in theta (d,)), where theta.b ranges over [-r, r]."""
-        sigma = self.radii * theta
-        ball = Ball(self.problem.norm if self.problem.eta == 0 else 2, 1.0)
-        r = float(ball.dual_norm(sigma))
-        return r, self.radii * ball.steepest(sigma) if r > 0 else self.xp.zeros_like(sigma)
+    def reach(self, theta: Array) -> Reach:
+        """The r such that theta.b ranges over [-r, r], with its derivatives in theta."""
+        adversarial = self.problem.eta == 0
+        norm, width = (self.problem.norm, self.rounding) if adversarial else (2.0, 0.0)
+        r, v, h, k = dual_reach(norm, self.radii * theta, width)
+        return Reach(r, self.radii * v, self.radii**2 * h, k)
 
     def _risks(self, part: slice, m: Array, r: float, offsets: Array | None) -> tuple[Array, ExampleRisks]:
         """(t, risks) of the examples in `part`; with Sobol points, `offsets` = theta.b replaces r t."""
@@ -176,6 +177,10 @@ class LinearObjective:
             t, p = offsets, xp.full_like(offsets, 1 / offsets.shape[0])
         elif r == 0:
             t, p = xp.zeros((1,), **made), xp.ones((1,), **made)
+        elif self.rules is None and self.loss.monotone:
+            ends = (self.loss.jet(m + s * r, y)[0] for s in (1.0, -1.0))
+            t = xp.where(next(ends) >= next(ends), xp.ones_like(m), -xp.ones_like(m))[:, None]
+            p = xp.ones_like(t)
         elif self.rules is None:  # a convex loss is largest at an end
             t, p = xp.asarray([-1.0, 1.0], **made), xp.asarray([0.5, 0.5], **made)
         else:
@@ -217,13 +222,13 @@ class LinearObjective:
         if problem.intercept:
             m = m + params[d]
         offsets = None if self.sobol is None else self.sobol @ theta
-        r, v = (0.0, xp.zeros_like(theta)) if offsets is not None else self.reach(theta)
-        radii = self.radii
+        zero = xp.zeros_like(theta)
+        r, v, h, k = Reach(0.0, zero, zero, 0.0) if offsets is not None else self.reach(theta)
         if self.gaussian:
             T = self._truncate(m, r)
             if isinf(T):
                 return infinite_evaluation(params, self.w)
-            r, v, radii = T * r, T * v, T * radii
+            r, v, h, k = T * r, T * v, T * h, k / T
         sums: dict[str, list[Array]] = {}
         levels = []
         for part in self._chunks(offsets):
@@ -252,7 +257,7 @@ class LinearObjective:
             if offsets is not None:
                 H, edge = self._hessian_on_points(w, m, offsets)
             else:
-                H, edge = self._hessian_on_line(w, row, r, v, float(push), radii)
+                H, edge = self._hessian_on_line(w, row, Reach(r, v, h, k), float(push))
             made: dict[str, Any] = {"dtype": X.dtype, "device": device(X)}
             if problem.intercept:
                 last = xp.concat([edge, xp.asarray([curvature], **made)])
@@ -300,23 +305,21 @@ class LinearObjective:
         return out
 
     def _hessian_on_line(
-        self, w: Array, row: dict[str, Array], r: float, v: Array, push: float, radii: Array
+        self, w: Array, row: dict[str, Array], reach: Reach, push: float
     ) -> tuple[Array, Array]:
         """The Hessian in theta (d, d) of F without the ridge, and its column (d,) for the intercept."""
         xp, X = self.xp, self.X
+        r, v, bend, k = reach
         h, mixed = w * row["mm"], w * row["mr"]
-        H, edge = X.T @ (h[:, None] * X), X.T @ h
-        scale = radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+        eye = xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+        cross = (X.T @ mixed)[:, None] * v
+        turn = float(xp.sum(w * row["rr"]))
+        push = max(push, 0.0)
+        H = X.T @ (h[:, None] * X) + cross + cross.T
+        H = H + (turn - push * k) * (v[:, None] * v) + push * bend * eye
         if r == 0 and self.closed:  # the closed form is smooth in r^2
-            H = H + float(xp.sum(w * row["rr"])) * scale
-        if r > 0:
-            cross = (X.T @ mixed)[:, None] * v
-            square = v[:, None] * v
-            H = H + cross + cross.T + float(xp.sum(w * row["rr"])) * square
-            edge = edge + float(xp.sum(mixed)) * v
-            if self.problem.norm == 2 or self.problem.eta > 0:  # r is a Euclidean norm, with curvature
-                H = H + max(push, 0.0) / r * (scale - square)
-        return H, edge
+            H = H + turn * self.radii**2 * eye
+        return H, X.T @ h + float(xp.sum(mixed)) * v
 
     def _hessian_on_points(self, w: Array, m: Array, offsets: Array) -> tuple[Array, Array]:
         """The same with Sobol points: the features of example i at node j are x_i + b_j."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import linprog, minimize
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -219,8 +219,53 @@ def test_coefficients_have_the_array_library_of_the_data(doubles: Arrays) -> Non
     assert doubles.numpy(model.coef) == pytest.approx(reference.coef, abs=1e-8)
 
 
-def test_eta_zero_is_rejected_unless_the_norm_is_2() -> None:
-    """For other norms, the objective is nondifferentiable in the coefficients."""
-    X, y = data_of(CASES["logistic"])
-    with pytest.raises(ValueError, match="eta is 0 and the norm inf"):
-        fit_linear_model(LinearProblem("logistic", Ball(inf, 0.5), 0.0), X, y)
+@pytest.mark.parametrize("norm", [1.0, inf])
+def test_adversarial_hinge_is_the_optimum_of_a_linear_program(norm: float) -> None:
+    """Minimize the mean of s >= 1 - y (x.w + c) + rho r, where r >= |w|_1 or max |w_j|."""
+    X, y = data_of(CASES["hinge"])
+    (n, d), rho = X.shape, 0.2
+    sizes = d if norm == inf else 1  # the variables are w (d,), c, s (n,), and u >= |w| of this size
+    cost = np.r_[np.zeros(d + 1), np.full(n, 1 / n), np.zeros(sizes)]
+    hinge = np.hstack([-y[:, None] * X, -y[:, None], -np.eye(n), np.full((n, sizes), rho)])
+    u = -np.eye(d) if norm == inf else -np.ones((d, 1))
+    rows = [np.hstack([side * np.eye(d), np.zeros((d, 1 + n)), u]) for side in (1, -1)]
+    bounds = [(None, None)] * (d + 1) + [(0, None)] * (n + sizes)
+    right = np.r_[-np.ones(n), np.zeros(2 * d)]
+    oracle = linprog(cost, np.vstack([hinge, *rows]), right, bounds=bounds)
+    found = fit_linear_model(LinearProblem("hinge", Ball(norm, rho), 0.0), X, y, max_iter=1000)
+    assert found.value == pytest.approx(oracle.fun, abs=1e-7)
+    assert found.value >= oracle.fun - 1e-12
+
+
+@pytest.mark.parametrize("norm", [1.0, 1.5, 2.0, inf])
+@pytest.mark.parametrize("radius", [0.1, 10.0])
+@pytest.mark.parametrize("loss", ["logistic", "hinge", "squared", "absolute", "huber"])
+def test_adversarial_fits_converge_in_every_norm(loss: str, radius: float, norm: float) -> None:
+    problem = LinearProblem(loss, Ball(norm, radius), 0.0, ridge=0.01)
+    X, y = data_of(problem)
+    found = fit_linear_model(problem, X, y, max_iter=1000)
+    assert found.converged
+    assert found.gap < 1e-7
+    risk = linear_model_risk(problem, found.coef, found.intercept, X, y)
+    assert found.value == pytest.approx(risk.value, rel=1e-12)
+
+
+def test_adversarial_linf_logistic_equals_a_bounded_smooth_problem() -> None:
+    """The l1 penalty on the margin with w = p - q, p, q >= 0, solved by L-BFGS-B."""
+    problem = LinearProblem("logistic", Ball(inf, 0.1), 0.0, ridge=0.01)
+    X, y = data_of(problem)
+    d = X.shape[1]
+
+    def value(v: Any) -> tuple[float, Any]:
+        p, q, c = v[:d], v[d : 2 * d], v[-1]
+        w = p - q
+        margin = y * (X @ w + c) - 0.1 * (p + q).sum()
+        a = -1 / (1 + np.exp(margin)) / len(y)
+        slope, shift = X.T @ (a * y) + 0.01 * w, 0.1 * a.sum()
+        return np.logaddexp(0, -margin).mean() + 0.005 * w @ w, np.r_[slope - shift, -slope - shift, a @ y]
+
+    bounds = [(0, None)] * (2 * d) + [(None, None)]
+    oracle = minimize(value, np.zeros(2 * d + 1), jac=True, bounds=bounds, options={"ftol": 0, "gtol": 1e-10})
+    found = fit_linear_model(problem, X, y)
+    assert abs(found.value - oracle.fun) < 1e-8
+    assert found.value - found.gap <= oracle.fun
