@@ -112,7 +112,7 @@ def worst_case(
     - `check`: False skips the check that losses and results are finite.
 
     Returns a `WorstCase`, exact up to rounding, as its `gap` certifies. With torch and JAX, all fields except
-    the gap are differentiable; for other libraries see `worst_case_jvp`. docs/guides/inner.md covers edge cases.
+    the gap are differentiable; for other libraries see `worst_case_jvp`. docs/guides/inner.md has details.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 
