@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from docstrings import attribute_docs, to_rst
 from docutils import nodes
 from sphinx.application import Sphinx
 
@@ -16,6 +16,9 @@ import phiball
 from phiball.verification.report.math import formula
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))
+from docstrings import attribute_docs, to_rst  # noqa: E402
+
 SITE_NAMESPACES = ("backends", "verification", *phiball._NAMESPACES)
 
 project = "phiball"
@@ -35,7 +38,8 @@ html_theme = "pydata_sphinx_theme"
 html_title = "phiball"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_extra_path = ["../results/verify/claims.html"] if Path("../results/verify/claims.html").exists() else []
+CLAIMS = DOCS.parent / "results/verify/claims.html"  # written by `phiball verify`
+html_extra_path = [str(CLAIMS)] if CLAIMS.exists() else []
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_theme_options = {
