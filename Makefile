@@ -45,8 +45,13 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY)
-	$(BIN)/python docs/build.py site
+# The site: pages, pictures and notebooks of docs/, with the page of claims. Nothing is loaded from the network.
+docs: $(READY) results/verify/claims.html
+	$(BIN)/python -m sphinx -W --keep-going -q docs site
+	$(BIN)/python docs/links.py site
+
+results/verify/claims.html: | $(READY)
+	$(BIN)/phiball verify
 
 bench: $(READY)
 	$(PIP) --no-build-isolation -e '.[bench]'
@@ -77,5 +82,5 @@ errata: $(READY)
 	$(BIN)/phiball verify --errata verification/ERRATA.md
 
 clean:
-	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site docs/auto_gallery docs/api/phiball*.rst *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

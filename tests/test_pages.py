@@ -146,7 +146,7 @@ def test_pictures_are_small() -> None:
 
 
 def test_numbers_of_verdicts_agree_with_the_claims() -> None:
-    """README.md and verification/README.md print these numbers."""
+    """README.md and docs/guides/verification.md print these numbers."""
     verification = pytest.importorskip("phiball.verification", reason="hypothesis: not installed")
     report = import_module("phiball.verification.report.entries")
     claims = verification.all_claims()
@@ -157,7 +157,7 @@ def test_numbers_of_verdicts_agree_with_the_claims() -> None:
         counted = report.tally(found)
         return [len(found), *(counted.get(kind, 0) for kind in kinds), len(report.followers(found))]
 
-    text = TEXTS["verification/README.md"]
+    text = TEXTS["docs/guides/verification.md"]
     rows = re.findall(r"^\| (?:Section (\d), .+?|all) \|((?: \d* ?\|){9})$", text, re.MULTILINE)
     assert [name for name, _ in rows] == ["2", "3", "4", "5", "6", ""]
     for name, row in rows:
@@ -176,9 +176,9 @@ def public_names() -> set[str]:
     return set(package.__all__).union(*(namespace.__all__ for namespace in namespaces))
 
 
-def test_names_in_the_table_of_refimpl_readme_are_public() -> None:
+def test_names_in_the_table_of_the_paper_are_public() -> None:
     """The last column of the table names the function for each item of the paper."""
-    _, _, table = TEXTS["refimpl/README.md"].partition("| paper | content | here |\n")
+    _, _, table = TEXTS["docs/theory/paper.md"].partition("| paper | content | here |\n")
     rows = [line for line in table.splitlines() if line.startswith("| ") and line.count("|") == 4]
     names = {name for row in rows for name in re.findall(r"`([A-Za-z_]\w*)[.`]", row.rsplit("|", 2)[1])}
     names -= {"clip", "sample"}  # a field and a method, named with their class

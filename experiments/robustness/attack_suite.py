@@ -43,6 +43,10 @@ class AttackSettings:
     - `n_samples`: sampled points per data point for the robust risk.
     - `chunk`: data points per batch, for data given as arrays.
     - `kind`: "classifier" or "regressor". None decides by the labels: whole numbers and strings are classes.
+
+    >>> from phiball import AttackSettings
+    >>> AttackSettings(attacks=("fgm", "search")).attacks
+    ('fgm', 'search')
     """
 
     attacks: tuple[str, ...] | None = None

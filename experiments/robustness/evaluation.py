@@ -87,7 +87,7 @@ def robustness_report(
     >>> x, y = np.array([[0.2], [1.0], [-1.0]]), np.array([1, 1, 0])
     >>> model = lambda x: np.concatenate([-x, x], axis=1)
     >>> robustness_report(model, (x, y), norm="linf", radii=[0, 0.5, 2])
-    RobustnessReport(model: error 0 -> 100 % at linf 2, 3 points; 0 warnings)
+    RobustnessReport(model: error 0 -> 100 % at linf 2, 3 points; 1 warning)
     """
     if isinstance(models, (list, tuple)):
         raise ValueError(

@@ -84,7 +84,9 @@ def length(v: Array, p: float) -> Array:
     top = xp.max(size, axis=-1, keepdims=True)
     positive = top != 0  # True for NaN, which must propagate
     # The gradient through `top` cancels up to rounding. The last line makes the gradient 0 where v is 0.
-    scaled = size / xp.where(positive & (top < inf), top, xp.ones_like(top))
+    # XLA multiplies by 1/top, which would underflow for a huge top; 1/4 of it has a normal reciprocal.
+    shrink = xp.where(top > 1, xp.full_like(top, 0.25), xp.ones_like(top))
+    scaled = (size * shrink) / xp.where(positive & (top < inf), top * shrink, xp.ones_like(top))
     total = xp.sum(scaled * scaled if p == 2 else scaled**p, axis=-1)
     positive = positive[..., 0]
     root = xp.where(positive, total, xp.ones_like(total))

@@ -43,7 +43,7 @@ def bisection(
     - `tol`: a positive bound on the gap, dual value minus primal value.
 
     Returns a `WorstCase` without gradients, whose `value` is the dual value at `mu`. phi and its conjugate
-    must be differentiable. The bracket and the stopping rule differ from the paper (refimpl/INNER.md).
+    must be differentiable. The bracket and the stopping rule differ from the paper (docs/guides/inner.md).
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC

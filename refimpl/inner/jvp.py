@@ -42,7 +42,7 @@ def worst_case_jvp(
       need not sum to zero, because p is normalized.
 
     A direction of None means zero. Returns a `WorstCaseTangent`, computed by implicit differentiation.
-    refimpl/INNER.md describes points where the solution is nondifferentiable.
+    docs/guides/inner.md describes points where the solution is nondifferentiable.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC

@@ -74,7 +74,7 @@ class WorstCase:
 
     With a price, the two bounds are `dual_value` at `mu` and `primal_value` at `weights`. With a budget, they
     are eta * budget plus `dual_value` at `mu` and `eta`, and the expected loss under `weights`.
-    refimpl/INNER.md states the accuracy.
+    docs/guides/inner.md states the accuracy.
     """
 
     value: Array
@@ -112,7 +112,7 @@ def worst_case(
     - `check`: False skips the check that losses and results are finite.
 
     Returns a `WorstCase`, exact up to rounding, as its `gap` certifies. With torch and JAX, all fields except
-    the gap are differentiable; for other libraries see `worst_case_jvp`. refimpl/INNER.md covers edge cases.
+    the gap are differentiable; for other libraries see `worst_case_jvp`. docs/guides/inner.md has details.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 

@@ -161,7 +161,7 @@ class LinearProblem:
         """Sinkhorn distributionally robust optimization, of Wang, Gao and Xie, with cost |x - z|^2/2.
 
         The reference is normal with variance epsilon, the divergence entropic, and eta = lam epsilon. Give
-        the multiplier `lam`, or the `budget` of the radius form (see refimpl/LINEAR.md). `options` are other
+        the multiplier `lam`, or the `budget` of the radius form: docs/guides/linear.md. `options` are more
         arguments of `LinearProblem`.
 
         >>> LinearProblem.sinkhorn("squared", lam=1000.0, epsilon=0.25).eta

@@ -96,7 +96,7 @@ class Tilted:
     - `gradient`: a function gradient(x, i) that returns the gradients of the losses in x. None uses torch or
       JAX.
 
-    refimpl/TRAINING.md compares costs and benefits. In training, the drawn points z'_i and their weights w_i
+    docs/guides/training.md compares costs. In training, the drawn points z'_i and their weights w_i
     are constants: the gradient is sum_i w_i grad f(z'_i).
 
     >>> import numpy as np

@@ -122,6 +122,13 @@ class RobustLogisticRegression(BaseRobustClassifier):
     With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). With C = inf there
     is no ridge, and `gap_` is infinite. Two and three classes need no sampling; four or more use Sobol points
     (see refimpl/linear/multinomial_objective.py). Other parameters are those of `RobustLinearModel`.
+
+    >>> import numpy as np
+    >>> from phiball.sklearn import RobustLogisticRegression
+    >>> X, y = np.array([[-2.0], [-1.0], [1.0], [2.0]]), [0, 0, 1, 1]
+    >>> plain, robust = (RobustLogisticRegression(radius=r).fit(X, y) for r in (0, 0.5))
+    >>> bool(0 < robust.coef_[0, 0] < plain.coef_[0, 0]), robust.predict([[0.5]]).tolist()
+    (True, [1])
     """
 
     _loss = "logistic"
@@ -146,6 +153,12 @@ class RobustSVC(BaseRobustClassifier):
 
     With `radius=0` and two classes it is scikit-learn's `SVC(kernel="linear", C=C)`. Other parameters are
     those of `RobustLinearModel`.
+
+    >>> import numpy as np
+    >>> from phiball.sklearn import RobustSVC
+    >>> model = RobustSVC(radius=0.5).fit(np.array([[-2.0], [-1.0], [1.0], [2.0]]), [0, 0, 1, 1])
+    >>> model.predict([[-0.5], [0.5]]).tolist()
+    [0, 1]
     """
 
     _loss = "hinge"

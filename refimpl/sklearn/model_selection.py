@@ -96,6 +96,15 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
     `fit` warns if the chosen model predicts only one class: the ball is then too large for the data. Other
     parameters are those of `RobustLogisticRegression`. Additional fitted attributes are `radius_`, `eta_`,
     and the mean scores and accuracies over folds, `scores_` and `plain_scores_`, both (etas, radii).
+
+    >>> import numpy as np
+    >>> from phiball import Ball
+    >>> from phiball.sklearn import RobustLogisticRegressionCV, robust_scorer
+    >>> X = np.linspace(-2, 2, 20)[:, None]
+    >>> scoring = robust_scorer(Ball(2, 0.5))
+    >>> model = RobustLogisticRegressionCV(radii=(0, 0.5), etas=(1.0,), cv=2, scoring=scoring)
+    >>> model.fit(X, X[:, 0] > 0).scores_.shape
+    (1, 2)
     """
 
     radii: Sequence[float]

@@ -71,6 +71,13 @@ class RobustLinearRegression(BaseRobustRegressor):
     With `radius=0` it is scikit-learn's `Ridge(alpha)`, and with `alpha=0` also `LinearRegression`. With
     `alpha=0`, `gap_` is infinite. The loss is half the squared error. Other parameters are those of
     `RobustLinearModel`.
+
+    >>> import numpy as np
+    >>> from phiball.sklearn import RobustLinearRegression
+    >>> X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0.0, 2.0, 4.0])
+    >>> plain, robust = (RobustLinearRegression(radius=r, alpha=1).fit(X, y) for r in (0, 0.5))
+    >>> print(plain.coef_.round(4), bool(0 < robust.coef_[0] < plain.coef_[0]))
+    [1.3333] True
     """
 
     def _loss(self) -> LinearLoss | str:
@@ -85,6 +92,13 @@ class RobustQuantileRegressor(BaseRobustRegressor):
 
     With `radius=0` and `alpha=0` it is scikit-learn's `QuantileRegressor(alpha=0)`. A positive `alpha`
     penalizes squares here, and absolute values there. Other parameters are those of `RobustLinearModel`.
+
+    >>> import numpy as np
+    >>> from phiball.sklearn import RobustQuantileRegressor
+    >>> X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0.0, 1.0, 2.0, 9.0])
+    >>> low, high = (RobustQuantileRegressor(quantile=q, radius=0.1).fit(X, y).predict(X) for q in (0.1, 0.9))
+    >>> bool(low.mean() < high.mean())
+    True
     """
 
     quantile: float
@@ -120,6 +134,13 @@ class RobustPoissonRegressor(BaseRobustRegressor):
 
     With `radius=0` it is scikit-learn's `PoissonRegressor(alpha)`. The loss is half the deviance. Other
     parameters are those of `RobustLinearModel`.
+
+    >>> import numpy as np
+    >>> from phiball.sklearn import RobustPoissonRegressor
+    >>> X, counts = np.array([[0.0], [1.0], [2.0]]), np.array([1, 3, 9])
+    >>> plain, robust = (RobustPoissonRegressor(radius=r).fit(X, counts) for r in (0, 0.5))
+    >>> bool(0 < robust.coef_[0] < plain.coef_[0])
+    True
     """
 
     def _loss(self) -> LinearLoss | str:

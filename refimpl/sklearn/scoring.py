@@ -55,7 +55,7 @@ def robust_scorer(
     Returns a `RobustScorer`, to be called as scorer(model, X, y, sample_weight=None). For models that are
     affine in the features, which is checked on the data, worst points are exact, and so are risks in norm 2.
     Networks of `RobustClassifier` are attacked by gradient steps. For other models the worst of the sampled
-    points is used, so that the score is optimistic. See refimpl/LINEAR.md.
+    points is used, so that the score is optimistic. See docs/guides/linear.md.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression

@@ -82,7 +82,7 @@ class RegularizedLoss:
     belong to the data points i (M,). The result is a scalar: its value estimates the risk, its gradient is
     the estimator. The weights are treated as constants, which is exact for first derivatives.
 
-    refimpl/TRAINING.md covers second derivatives, half precision and training without torch.
+    docs/guides/training.md covers second derivatives, half precision and training without torch.
 
     Reference: Eq. (SG:estimator) and (RTMLMC:estimator) of Section 3.
 

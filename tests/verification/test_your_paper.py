@@ -1,4 +1,4 @@
-"""The example of YOUR_PAPER.md, with claims on another paper, runs."""
+"""The example of docs/guides/your_paper.md, with claims on another paper, runs."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from phiball.verification.framework.suite import load_folder
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "verification/YOUR_PAPER.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guides/your_paper.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"`cvar/(\w+\.py)`\n.*?^```py\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 
 

@@ -1,0 +1,70 @@
+"""Docstrings are Markdown with LaTeX between dollar signs; Sphinx reads reStructuredText."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+
+from sphinx.pycode import ModuleAnalyzer
+
+# Code is kept, formulas become roles, and other text is escaped.
+_SPAN = re.compile(r"(`[^`]*`)|\$(?! )([^$]+?)(?<! )\$|([*_|\\])")
+
+
+@cache
+def _all_attribute_docs() -> dict[str, list[str]]:
+    modules = [name for name in sorted(sys.modules) if name.startswith("phiball.") and "numba" not in name]
+    return {
+        attribute: lines
+        for module in modules
+        if sys.modules[module].__file__
+        for (scope, attribute), lines in ModuleAnalyzer.for_module(module).find_attr_docs().items()
+        if not scope
+    }
+
+
+def attribute_docs(name: str) -> list[str]:
+    """Return the lines of the string below the definition of a public constant."""
+    return [*_all_attribute_docs().get(name, []), ""]
+
+
+def _inline(text: str) -> str:
+    def convert(match: re.Match[str]) -> str:
+        code, tex, mark = match.groups()
+        if code:
+            return f"`{code}`" if re.search(r"[^\w.]", code[1:-1]) else code
+        return f":math:`{tex}`" if tex else "\\" + mark
+
+    return _SPAN.sub(convert, text)
+
+
+def to_rst(lines: list[str]) -> list[str]:
+    """Convert the lines of a docstring: formulas, lists, and characters with a meaning."""
+    text = re.sub(r"\$\$(.+?)\$\$", _display, "\n".join(lines), flags=re.DOTALL)
+    converted: list[str] = []
+    paragraph: list[str] = []
+
+    def flush() -> None:
+        converted.extend(_inline("\n".join(paragraph)).split("\n") if paragraph else [])
+        paragraph.clear()
+
+    literal = False  # inside a formula or an example
+    for line in text.split("\n"):
+        literal = bool(line.strip()) if literal and not line.startswith("   ") else literal
+        if line.startswith((">>>", ".. math::")):
+            flush()
+            literal = True
+        if literal:
+            converted.append(line)
+            continue
+        if re.match(r" *- ", line) and paragraph and not re.match(r" *(- |  |$)", paragraph[-1]):
+            paragraph.append("")
+        paragraph.append(line)
+    flush()
+    return [*converted, ""]
+
+
+def _display(match: re.Match[str]) -> str:
+    tex = " ".join(match[1].split())
+    return f"\n\n.. math::\n\n   {tex}\n\n"
