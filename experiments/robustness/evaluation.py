@@ -118,19 +118,24 @@ def robustness_report(
     with ExitStack() as stack:
         show = stack.enter_context(Progress("report")).update if progress else None
 
+        points: Any = None
+
         def missing() -> Iterator[BatchTask]:
             """Read the data, and yield the tasks that are not in the cache."""
+            nonlocal points
             for k, (x, y, group) in enumerate(batches):
                 if not prepared:
                     kind = settings.kind or (REGRESSOR if as_numpy(y).dtype.kind == "f" else CLASSIFIER)
-                    prepared.extend(as_model(name, model, kind, classes) for name, model in named.items())
+                    points = _probe_points(x, threat)
+                    for name, model in named.items():
+                        prepared.append(as_model(name, model, kind, classes, points))
                     for model in prepared:
                         stack.enter_context(model.evaluating())
                 y = _encode(y, classes) if prepared[0].kind == CLASSIFIER else as_numpy(y)
                 labels.append(y)
                 groups.extend([] if group is None else as_numpy(group).tolist())
                 for model in prepared:
-                    task = BatchTask(model, k, x, y, source.keyed(f"batch {k}"))
+                    task = BatchTask(model, k, x, y, source.keyed(f"batch {k}"), points)
                     task = task if folder is None else task.with_file(folder, threat, settings)
                     cached = task.read()
                     if cached is None:
@@ -234,18 +239,32 @@ def _encode(y: Any, classes: Any) -> Any:
     return order[np.searchsorted(classes, y, sorter=order)]
 
 
+def _probe_points(x: Any, threat: ThreatModel) -> tuple[Any, Any] | None:
+    """The points of a table, and perturbed points in the largest balls; None for other data."""
+    x = as_numpy(x)
+    if x.ndim != 2 or x.dtype.kind not in "fbui":
+        return None
+    x, rng = x.astype(np.float64), as_rng(0)
+    balls = [threat.ball(norm, threat.radii[-1], clip=False) for norm in threat.norms]
+    return x, np.concatenate([white_noise(x, ball, rng=rng) for ball in balls])
+
+
 # --- Batches ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class BatchTask:
-    """A model to be attacked on the data (x, y) of batch `number`, and the file that caches the results."""
+    """A model to be attacked on the data (x, y) of batch `number`, and the file that caches the results.
+
+    `points` are those of `as_model`, the same for all batches.
+    """
 
     model: Model
     number: int
     x: Any
     y: Any
     rng: Rng
+    points: Any = None
     file: Path | None = None
 
     def with_file(self, folder: Path, threat: ThreatModel, settings: AttackSettings) -> BatchTask:
@@ -314,7 +333,7 @@ def _measure_tasks(
             sent[k] = replace(task, x=None, y=None)
             # Clone tensors, because pickling a view would pickle all of the data.
             x = task.x.detach().clone() if hasattr(task.x, "detach") else task.x
-            remote = model.name, model.kind, classes, dumps[model.name]
+            remote = model.name, model.kind, classes, dumps[model.name], task.points
             yield remote, x, task.y, threat, settings, task.rng
 
     with closing(run_tasks(measure_remotely, calls(), n_jobs=n_jobs)) as outcomes:
@@ -322,10 +341,10 @@ def _measure_tasks(
             yield sent.pop(k), out
 
 
-def measure_remotely(remote: tuple[str, str, Any, bytes], *arguments: Any) -> Measures:
-    """Call `measure_task` in a worker; `remote` is the model's name, kind, classes and content."""
-    name, kind, classes, content = remote
-    model = as_model(name, restore_model(content), kind, classes)
+def measure_remotely(remote: tuple[str, str, Any, bytes, Any], *arguments: Any) -> Measures:
+    """Call `measure_task` in a worker; `remote` is the model's name, kind, classes, content and points."""
+    name, kind, classes, content, points = remote
+    model = as_model(name, restore_model(content), kind, classes, points)
     with model.evaluating():
         return measure_task(model, *arguments)
 

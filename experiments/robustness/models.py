@@ -101,15 +101,17 @@ def as_numpy(x: Any) -> Any:
     return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()
 
 
-def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
+def as_model(name: str, model: Any, kind: str, classes: Any = None, points: Any = None) -> Model:
     """Convert a torch module, a scikit-learn estimator, a file or a function to a `Model`.
 
     - `classes`: the class labels in the order of the scores, for estimators.
+    - `points`: (data, perturbed data), both (n, d). An estimator that is affine at all of them, such as a
+      pipeline of a scaler and a linear model, has gradients.
     """
     if isinstance(model, Model):
         return model
     loaded = load_model(Path(model)) if isinstance(model, (str, Path)) else model
-    made = _as_model(name, loaded, kind, classes)
+    made = _as_model(name, loaded, kind, classes, points)
     return replace(made, outputs=_named(name, kind, made.outputs), source=model)
 
 
@@ -133,11 +135,11 @@ def _named(name: str, kind: str, outputs: Callable[[Array], Array]) -> Callable[
     return call
 
 
-def _as_model(name: str, model: Any, kind: str, classes: Any) -> Model:
+def _as_model(name: str, model: Any, kind: str, classes: Any, points: Any) -> Model:
     if _is_instance(model, "torch.nn", "Module"):
         return _torch_model(name, model, kind)
     if _is_instance(model, "sklearn.base", "BaseEstimator"):
-        return _estimator(name, model, kind, classes)
+        return _estimator(name, model, kind, classes, points)
     if callable(model):
         return Model(name, kind, lambda x: np.asarray(model(x)), _doubles)
     raise TypeError(
@@ -237,26 +239,25 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
     return Model(name, kind, outputs, to_array, None, evaluating, bool(module.training), module)
 
 
-def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
+def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) -> Model:
     if kind == REGRESSOR:
-        plain = _is_linear(estimator, "predict")
-        slope = np.reshape(estimator.coef_, (-1,)) if plain else None
+        slope = _slopes(lambda x: np.reshape(estimator.predict(x), (len(x), -1)), points)
 
         def gradient(x: Any, y: Any) -> Any:
             return 2 * (estimator.predict(x) - y)[:, None] * slope
 
-        return Model(name, kind, estimator.predict, _doubles, gradient if plain else None)
+        return Model(name, kind, estimator.predict, _doubles, None if slope is None else gradient)
     if classes is not None and len(estimator.classes_) != len(classes):
         raise ValueError(
             f"model {name!r} has {len(estimator.classes_)} classes and the labels {len(classes)}; expected "
             "the same number"
         )
-    coef = np.asarray(estimator.coef_) if _is_linear(estimator, "decision_function") else None
+    coef = None
+    if hasattr(estimator, "decision_function"):
+        coef = _slopes(lambda x: _decisions(estimator, x), points)
     if coef is None:
         scores = _probabilities if hasattr(estimator, "predict_proba") else _decisions
         return Model(name, kind, lambda x: scores(estimator, x), _doubles)
-    if coef.shape[0] == 1:
-        coef = np.concatenate([np.zeros_like(coef), coef])
 
     def slopes(x: Any, y: Any) -> Any:
         out = _decisions(estimator, x)
@@ -268,16 +269,12 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
     return Model(name, kind, lambda x: _decisions(estimator, x), _doubles, slopes)
 
 
-def _is_linear(estimator: Any, method: str) -> bool:
-    """Whether a method of an estimator returns coef.x + intercept, judged by its values at two points."""
-    coef = getattr(estimator, "coef_", None)
-    if not isinstance(coef, np.ndarray) or not hasattr(estimator, method):
-        return False
-    coef = np.atleast_2d(coef)
-    x = np.stack([np.zeros(coef.shape[1]), np.linspace(-1.0, 1.0, coef.shape[1])])
-    expected = x @ coef.T + estimator.intercept_
-    out = np.reshape(getattr(estimator, method)(x), (2, -1))
-    return out.shape == expected.shape and bool(np.allclose(out, expected))
+def _slopes(outputs: Callable[[Any], Any], points: Any) -> Any | None:
+    """The slopes (C, d) of outputs (n, C) that are affine at the points, else None."""
+    if points is None:
+        return None
+    found = import_module("phiball.refimpl.sklearn.affine_models").find_affine(outputs, *points)
+    return None if found is None else found.slopes
 
 
 def _decisions(estimator: Any, x: Any) -> Any:

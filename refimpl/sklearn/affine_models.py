@@ -53,15 +53,7 @@ class ScoredModel:
             found = np.asarray(function(self.as_input(x)), dtype=np.float64)
             return (found if self.loss is None else self.loss.link(found)).reshape(len(x), -1)
 
-        X = self.X
-        centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
-        base, values = outputs(centre[None, :]), outputs(X)
-        slopes = (outputs(centre + np.diag(size)) - base) / size[:, None]
-        for points, known in ((X, values), (around, outputs(around))):
-            linear = base + (points - centre) @ slopes
-            if not np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max())):
-                return None
-        return AffineOutputs(slopes.T, values)
+        return find_affine(outputs, self.X, around)
 
     def attack_points(self, ball: Ball) -> Any:
         """Adversarial points (n, d) from the method `attack` of a network, or of a pipeline's last step.
@@ -100,6 +92,18 @@ class AffineOutputs:
 
     slopes: Any
     values: Any
+
+
+def find_affine(outputs: Callable[[Any], Any], X: Any, around: Any) -> AffineOutputs | None:
+    """The outputs (n, C) of a function if they are affine at X and `around`, both (n, d), else None."""
+    centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
+    base, values = outputs(centre[None, :]), outputs(X)
+    slopes = (outputs(centre + np.diag(size)) - base) / size[:, None]
+    for points, known in ((X, values), (around, outputs(around))):
+        linear = base + (points - centre) @ slopes
+        if not np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max())):
+            return None
+    return AffineOutputs(slopes.T, values)
 
 
 def affine_risk(

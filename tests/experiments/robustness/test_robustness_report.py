@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from threading import Lock
@@ -469,3 +470,20 @@ def test_model_without_gradients_is_labelled_as_optimistic() -> None:
     models = {"function": lambda x: np.stack([0 * x[:, 0], x[:, 0]], axis=-1)}
     warnings = report_on(models, (x, (x[:, 0] > 0).astype(int)), norm="l2").summary["warnings"]
     assert any(text.startswith("function") and "sampled, optimistic" in text for text in warnings)
+
+
+@pytest.mark.parametrize("n_jobs", [None, 1])
+def test_affine_pipeline_is_attacked_exactly(n_jobs: int | None) -> None:
+    datasets, pipeline = pytest.importorskip("sklearn.datasets"), pytest.importorskip("sklearn.pipeline")
+    linear, preprocessing = import_module("sklearn.linear_model"), import_module("sklearn.preprocessing")
+    x, y = datasets.load_breast_cancer(return_X_y=True)
+    x = preprocessing.StandardScaler().fit_transform(x)
+    model = pipeline.make_pipeline(preprocessing.MinMaxScaler(), linear.LogisticRegression(C=100.0)).fit(x, y)
+    coef = model[-1].coef_[0] * model[0].scale_  # in the units of x
+    margin = np.where(y == 1, 1, -1) * model.decision_function(x) / np.linalg.norm(coef)
+    found = report_on({"model": model}, (x, y), norm="l2", radii=[0, 0.1, 0.2], n_jobs=n_jobs).summary
+    rows = found["models"]["model"]["norms"]["l2"]
+    for row in rows:
+        assert row["measures"]["worst"]["error"] == pytest.approx(np.mean(margin <= row["radius"]), abs=2e-3)
+    assert rows[2]["measures"]["worst"]["error"] > 1.5 * rows[2]["measures"]["sampling"]["error"] > 0
+    assert not any("optimistic" in text for text in found["warnings"])
