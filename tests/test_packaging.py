@@ -22,6 +22,7 @@ from phiball import QUADRATIC, Ball, backends, refimpl, worst_case
 from tests.support.paths import ROOT
 
 PACKAGES = ("backends", "refimpl", "verification", "experiments")
+OPTIONAL = ["torch", "jax", "scipy", "sklearn", "cupy", "mpmath", "hypothesis", "typer", "rich", "joblib"]
 HEAVY = ["torch", "scipy", "numba", "cupy", "mpmath", "hypothesis", "array_api_strict"]
 
 
@@ -46,6 +47,7 @@ def test_top_level_exports_the_names_of_refimpl_and_rng() -> None:
     assert names["rng"] is backends.rng
     assert {*names} - {"__builtins__"} <= set(dir(phiball))
     assert f'\nversion = "{phiball.__version__}"\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"\nversion: {phiball.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("package", [backends, refimpl])
@@ -158,11 +160,25 @@ def test_wheel_is_complete_and_works(tmp_path: Path) -> None:
     assert {f"phiball/{f.relative_to(ROOT).as_posix()}" for f in files} <= names
     assert {f"phiball/{package}/py.typed" for package in PACKAGES} <= names
     zipfile.ZipFile(file).extractall(tmp_path / "site")
-    # -S excludes site-packages, which may contain an editable install; NumPy's path is added.
-    packages = {str(Path(str(__import__(m).__file__)).parents[1]) for m in ("numpy", "array_api_compat")}
-    code = f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, *{sorted(packages)}]\n"
-    code += "import phiball.refimpl as r; print(r.__file__)"
-    assert run_fresh(code, tmp_path, "-S").startswith(str(tmp_path / "site"))
+    # -S excludes site-packages, which may contain an editable install; the path of NumPy is added.
+    core = ("numpy", "numba", "llvmlite", "array_api_compat")
+    paths = [tmp_path / "site", *{Path(str(import_module(name).__file__)).parents[1] for name in core}]
+    code = f"""
+import json, sys
+sys.path[:0] = {[str(path) for path in paths]}
+for name in {OPTIONAL}:
+    sys.modules[name] = None  # importing it raises ModuleNotFoundError
+import numpy as np
+import phiball
+solution = phiball.worst_case(np.array([0.0, 0.5, 1.0]), eta=0.2, divergence="chi2")
+numbers = [float(solution.value), *solution.weights.tolist()]
+print(json.dumps([phiball.refimpl.__file__, phiball.__version__, numbers]))
+"""
+    place, version, numbers = json.loads(run_fresh(code, tmp_path, "-S"))
+    assert place.startswith(str(tmp_path / "site"))
+    assert version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    # By hand: phi'(t) = t - 1, so the densities of the last two points differ by 0.5 / eta, and sum to 3.
+    assert numbers == pytest.approx([193 / 240, 0, 1 / 12, 11 / 12], abs=1e-12)
 
 
 # --- Security ---------------------------------------------------------------------------------------
