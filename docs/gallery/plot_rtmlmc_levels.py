@@ -1,10 +1,10 @@
-r"""
+"""
 Levels of RT-MLMC
 =================
 
-RT-MLMC draws a level l with a probability that halves from level to level, and estimates a telescoping
-difference from 2\ :sup:`l` points. Every level contributes the same to the expected cost (left). The second
-moment of the differences decreases faster than 2\ :sup:`-l` at the higher levels (right).
+RT-MLMC draws a random level for each data point. The probability halves from level to level and the number of
+points doubles, so that every level has the same share of the expected cost. The second moment of the
+telescoping differences decreases faster than the number of points grows.
 """
 
 import matplotlib.pyplot as plt
@@ -28,7 +28,7 @@ for divergence in (phiball.ENTROPIC, phiball.QUADRATIC):
         moments.append(np.mean(value**2))
     right.plot(levels, moments, marker="o", label=divergence.name)
 right.plot(levels, 0.5 * 2.0**-levels, ":", color="grey", label="slope of 1/points")
-left.set(xlabel="level", ylabel="probability, expected points", xticks=levels)
+left.set(xlabel="level", ylabel="probability, expected points", xticks=levels, ylim=(0, 0.7))
 right.set(xlabel="level", ylabel="second moment of the difference", yscale="log", xticks=levels)
 left.legend()
 right.legend()
