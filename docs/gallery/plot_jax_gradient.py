@@ -2,9 +2,9 @@
 Gradient of a worst case in JAX
 ===============================
 
-``worst_case`` is differentiable: by Danskin's theorem, the gradient of its value in the losses is the
-worst-case distribution. Here JAX differentiates the worst case of the losses of a model in its parameter. The
-tangents show that the slopes are right, and that eta changes the minimizer.
+The value of ``worst_case`` is differentiable with torch and JAX. Here JAX differentiates the worst-case
+squared error of a linear model, over the weights of the examples, in the parameter theta. The black lines
+are tangents with the slopes that JAX computes.
 """
 
 import jax

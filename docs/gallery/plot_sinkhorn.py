@@ -2,9 +2,9 @@
 Sinkhorn regression
 ===================
 
-Linear regression on the diabetes data that is robust in the sense of Sinkhorn: the adversary may transport
-the features, and the multiplier lambda is the price of transport. As lambda decreases, the coefficients shrink.
-Every fit has a certificate: the objective is within the gap of its minimum.
+Linear regression on the diabetes data with Sinkhorn distributionally robust optimization: the adversary may
+transport the features, at the price lambda. As lambda decreases, the three largest coefficients shrink.
+Every fit has a certificate: its objective is within the gap of the minimum.
 """
 
 import matplotlib.pyplot as plt
@@ -21,9 +21,9 @@ models = [fit_linear_model(LinearProblem.sinkhorn("squared", lam=lam, epsilon=0.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
 left.plot(lams, [model.coef for model in models], label=names)
-left.set(xlabel="lambda", ylabel="coefficient", xscale="log")
-left.legend(fontsize=7, ncols=2)
+left.set(xlabel="lambda", ylabel="coefficient", xscale="log", ylim=(-0.15, 0.4))
+left.legend(fontsize=7, ncols=5, loc="upper left")
 right.plot(lams, [model.value for model in models], label="objective")
-right.plot(lams, [model.gap for model in models], label="bound on its error (gap)")
+right.plot(lams, [model.gap for model in models], label="gap")
 right.set(xlabel="lambda", ylabel="objective, gap", xscale="log", yscale="log")
 right.legend()
