@@ -14,7 +14,9 @@ _SPAN = re.compile(r"(`[^`]*`)|\$(?! )([^$]+?)(?<! )\$|([*_|\\])")
 
 @cache
 def _all_attribute_docs() -> dict[str, list[str]]:
-    modules = [name for name in sorted(sys.modules) if name.startswith("phiball.") and "numba" not in name]
+    skipped = ("numba", "phiball.tests")  # pytest may import the tests as a part of the package
+    modules = [name for name in sorted(sys.modules) if name.startswith("phiball.")]
+    modules = [name for name in modules if not any(part in name for part in skipped)]
     return {
         attribute: lines
         for module in modules
