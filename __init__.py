@@ -15,22 +15,21 @@ inner problem is solved exactly, and the solution has a certificate, the duality
 >>> float(phiball.worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2").value)
 0.75
 
-| to | use |
-| --- | --- |
-| solve an inner problem for given losses | `phiball.refimpl.worst_case` |
-| train a model | `phiball.refimpl.RobustLoss`, `phiball.refimpl.RegularizedLoss` |
-| estimate the risk of a model | `phiball.refimpl.robust_risk`, `phiball.refimpl.adversarial_risk` |
-| see the worst case | `phiball.refimpl.worst_case_density`, `phiball.refimpl.worst_case_sample` |
-| measure the robustness of models, as a page | `phiball.experiments.robustness.robustness_report` |
-| attack a model | `phiball.refimpl.apgd`, `phiball.refimpl.pgm`, `phiball.refimpl.fgm` |
-| certify a model | `phiball.refimpl.certify.certified_margins` |
-| draw random numbers, select a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
-| check your own solver | `phiball.verification.verify_solver` |
+The main names:
 
-The names of `phiball.refimpl` can be imported from `phiball` itself, and so can `rng`, `backend`,
-`set_backend`, `robustness_report` and its types. All other names are in namespaces, the folders of
-`phiball.refimpl`: `phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`,
-`.theory`, `.qlearning`, `.causal`, `.linear`, `.certify` and `.sklearn`. Everything is loaded on first use.
+- solve an inner problem for given losses: `phiball.worst_case`;
+- train a model: `phiball.RobustLoss`, `phiball.RegularizedLoss`;
+- estimate the risk of a model: `phiball.robust_risk`, `phiball.adversarial_risk`;
+- see the worst case: `phiball.worst_case_density`, `phiball.worst_case_sample`;
+- measure the robustness of models, as a page: `phiball.robustness_report`;
+- attack a model: `phiball.apgd`, `phiball.pgm`, `phiball.fgm`;
+- certify a model: `phiball.certify.certified_margins`;
+- draw random numbers, select a backend: `phiball.rng`, `phiball.set_backend`;
+- check your own solver: `phiball.verification.verify_solver`.
+
+All other names are in namespaces, the folders of `phiball.refimpl`: `phiball.inner`, `phiball.distributions`,
+`phiball.sampling`, `phiball.risk`, `phiball.training`, `phiball.optimize`, `phiball.theory`, `phiball.qlearning`,
+`phiball.causal`, `phiball.linear`, `phiball.certify` and `phiball.sklearn`. Everything is loaded on first use.
 The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;

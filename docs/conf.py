@@ -106,7 +106,7 @@ def write_api_pages(app: Sphinx) -> None:
         names = sorted(import_module(name).__all__, key=str.lower)
         own = [public for public in names if name == "phiball" or public not in top]
         lines = [name, "=" * len(name), "", f".. automodule:: {name}", "", f".. currentmodule:: {name}", ""]
-        lines += [".. autosummary::", "", *(f"   {public}" for public in own), ""]
+        lines += [".. autosummary::", "   :nosignatures:", "", *(f"   {public}" for public in own), ""]
         if len(own) < len(names):
             also = ", ".join(f"`phiball.{public}`" for public in names if public not in own)
             lines += [f"Also in this namespace: {also}.", ""]

@@ -43,7 +43,15 @@ def _inline(text: str) -> str:
 
 def to_rst(lines: list[str]) -> list[str]:
     """Convert the lines of a docstring: formulas, lists, and characters with a meaning."""
-    text = re.sub(r"\$\$(.+?)\$\$", _display, "\n".join(lines), flags=re.DOTALL)
+    parts = re.split(r"\$\$(.+?)\$\$", "\n".join(lines), flags=re.DOTALL)
+    converted: list[str] = []
+    for i, part in enumerate(parts):
+        formula = ["", ".. math::", "", f"   {' '.join(part.split())}", ""]
+        converted += formula if i % 2 else _text_to_rst(part)
+    return [*converted, ""]
+
+
+def _text_to_rst(text: str) -> list[str]:
     converted: list[str] = []
     paragraph: list[str] = []
 
@@ -51,22 +59,17 @@ def to_rst(lines: list[str]) -> list[str]:
         converted.extend(_inline("\n".join(paragraph)).split("\n") if paragraph else [])
         paragraph.clear()
 
-    literal = False  # inside a formula or an example
+    example = False
     for line in text.split("\n"):
-        literal = bool(line.strip()) if literal and not line.startswith("   ") else literal
-        if line.startswith((">>>", ".. math::")):
+        if line.startswith(">>>"):
             flush()
-            literal = True
-        if literal:
+            example = True
+        example = example and bool(line.strip())
+        if example:
             converted.append(line)
             continue
         if re.match(r" *- ", line) and paragraph and not re.match(r" *(- |  |$)", paragraph[-1]):
             paragraph.append("")
         paragraph.append(line)
     flush()
-    return [*converted, ""]
-
-
-def _display(match: re.Match[str]) -> str:
-    tex = " ".join(match[1].split())
-    return f"\n\n.. math::\n\n   {tex}\n\n"
+    return converted

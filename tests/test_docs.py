@@ -95,3 +95,5 @@ def test_formulas_are_rendered(site: Path) -> None:
     shown = re.sub(r"<(pre|code|script)\b.*?</\1>", "", pages, flags=re.DOTALL)
     assert shown.count("<math") > 20
     assert re.findall(r"\$[^$\n<]{1,60}\$", shown) == []
+    text = re.sub(r"<[^>]+>", "", shown)
+    assert re.findall(r".*(?:mathbb|qquad|frac\{|\\\\).*", text) == []
