@@ -27,9 +27,10 @@ The main names:
 - draw random numbers, select a backend: `phiball.rng`, `phiball.set_backend`;
 - check your own solver: `phiball.verification.verify_solver`.
 
-All other names are in namespaces, the folders of `phiball.refimpl`: `phiball.inner`, `phiball.distributions`,
-`phiball.sampling`, `phiball.risk`, `phiball.training`, `phiball.optimize`, `phiball.theory`, `phiball.qlearning`,
-`phiball.causal`, `phiball.linear`, `phiball.certify` and `phiball.sklearn`. Everything is loaded on first use.
+All other names are in namespaces, the folders of `phiball.refimpl`: `phiball.inner`,
+`phiball.distributions`, `phiball.sampling`, `phiball.risk`, `phiball.training`, `phiball.optimize`,
+`phiball.theory`, `phiball.qlearning`, `phiball.causal`, `phiball.linear`, `phiball.certify` and
+`phiball.sklearn`. Everything is loaded on first use.
 The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
