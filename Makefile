@@ -11,7 +11,7 @@ BENCH ?= inner
 MODULE ?= refimpl/attacks.py
 TESTS ?= tests/refimpl/test_attacks.py
 
-.PHONY: test test-fast verify lint format docs bench fuzz mutants coverage errata clean
+.PHONY: test test-fast verify lint format docs bench fuzz mutants coverage errata extras clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt
@@ -80,6 +80,10 @@ coverage: $(READY)
 # The errors of the paper, with computed counterexamples; a test compares the file with the claims.
 errata: $(READY)
 	$(BIN)/phiball verify --errata verification/ERRATA.md
+
+# Each extra installs alone and does what it promises, in environments of their own: EXTRAS="torch jax".
+extras:
+	$(PYTHON) tests/extras.py $(EXTRAS)
 
 clean:
 	rm -rf $(VENV) build dist site docs/auto_gallery docs/api/phiball*.rst *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
