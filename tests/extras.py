@@ -1,4 +1,4 @@
-"""Install each extra alone, and use what it promises: `python tests/extras.py torch jax`, or `make extras`."""
+"""Install each extra alone, and use what it promises: `make extras EXTRAS="torch jax"`."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 SOLVE = "import phiball\nassert phiball.worst_case({}, eta=0.5, divergence='chi2').value == 0.75\n"
 REPORT = """
 import numpy as np, phiball
-x = np.eye(2)
-report = phiball.robustness_report({"linear": lambda x: x}, (x, np.arange(2)), norm="linf", radii=[0, 0.1], rng=0)
+data = np.eye(2), np.arange(2)
+report = phiball.robustness_report({"linear": lambda x: x}, data, norm="linf", radii=[0, 0.1], rng=0)
 report.save("report.html")
 """
 # What a user of the extra may do without installing anything else.
@@ -57,15 +57,17 @@ def check(extra: str, folder: Path) -> None:
     """Install the extra into a new environment in `folder`, and use it."""
     venv.create(folder / "venv", with_pip=True)
     programs = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
-    install = f"{programs}/python -m pip install --quiet --disable-pip-version-check -c {ROOT}/constraints.txt"
+    python, constraints = str(programs / "python"), str(ROOT / "constraints.txt")
     code = "import numpy as np\n" + SOLVE.format("np.array([0.0, 1.0])") + PROMISES[extra]
-    for command in (
-        [*install.split(), f"{ROOT}[{extra}]"],
-        [f"{programs}/python", "-W", "ignore", "-c", code],
-        [f"{programs}/{word}" if not i else word for i, word in enumerate(COMMANDS.get(extra, "").split())],
-    ):
-        if command:
-            subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    commands = [
+        [python, "-m", "pip", "install", "--quiet", "-c", constraints, f"{ROOT}[{extra}]"],
+        [python, "-W", "ignore", "-c", code],
+    ]
+    if extra in COMMANDS:
+        program, *arguments = COMMANDS[extra].split()
+        commands.append([str(programs / program), *arguments])
+    for command in commands:
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
