@@ -40,9 +40,13 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt), atomic_write(file):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == [file]
+
+    def replace(*_: object) -> None:
+        raise OSError("disk full")
+
     with monkeypatch.context() as patch:
-        patch.delattr(Path, "replace")
-        with pytest.raises(AttributeError, match="replace"):
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(OSError, match="disk full"):
             write_text_atomic(file, "new")
     assert file.read_text() == "old"
     write_text_atomic(file, "new")
