@@ -37,7 +37,7 @@ autodoc_type_aliases = {"Array": "Array", "Loss": "Loss", "Gradient": "Gradient"
 html_theme = "pydata_sphinx_theme"
 html_title = "phiball"
 html_static_path = ["_static"]
-html_css_files = ["site.css"]
+html_css_files = ["math.css", "site.css"]
 CLAIMS = DOCS.parent / "results/verify/claims.html"  # written by `phiball verify`
 html_math_renderer = "mathml"
 html_show_sourcelink = False
@@ -147,11 +147,13 @@ def visit_math(translator: Any, node: Any) -> None:
 
 
 def copy_claims(app: Sphinx, exception: Exception | None) -> None:
-    """Copy the page of claims, without its links to source files."""
+    """Copy the page of claims, without its links to source files, and with a link back to the site."""
     if exception is None and CLAIMS.exists():
         text = re.sub(
             r'<a [^>]*href="\.\./[^>]*>(.*?)</a>', r"\1", CLAIMS.read_text(encoding="utf-8"), flags=re.S
         )
+        text = text.replace("</head>", '<link rel="stylesheet" href="_static/math.css">\n</head>', 1)
+        text = text.replace("<header>", '<header><p><a href="index.html">phiball</a></p>', 1)
         Path(app.outdir, "claims.html").write_text(text, encoding="utf-8")
 
 
