@@ -15,12 +15,22 @@ phi-divergence instead.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import inf
 from statistics import NormalDist
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, as_rng, device, is_array_api_obj, without_gradient
+from phiball.backends import (
+    Array,
+    Rng,
+    array_namespace,
+    as_rng,
+    device,
+    is_array_api_obj,
+    to_numpy,
+    without_gradient,
+)
+from phiball.backends.progress import Update, silent
 from phiball.backends.qmc import binomial_lower_bound
 from phiball.refimpl.certify.margins import valid_labels
 from phiball.refimpl.certify.shifts import check_noise
@@ -36,6 +46,7 @@ ABSTAIN = -1
 >>> ABSTAIN
 -1
 """
+_N_SELECT = 100  # samples that select a class
 
 
 @dataclass(frozen=True)
@@ -58,75 +69,112 @@ class SmoothedRadii:
     __repr__ = one_line
 
 
-def smoothed_radii(
-    classifier: Callable[[Array], Array],
-    x: Array,
-    noise: Gaussian | Ball,
-    y: Array | None = None,
-    *,
-    n_samples: int = 1000,
-    n_select: int = 100,
-    failure_probability: float = 0.001,
-    batch_size: int = 1000,
-    rng: Any = None,
-) -> SmoothedRadii:
-    """Certify a smoothed classifier around each data point by sampling; needs scipy.
+@dataclass(frozen=True)
+class SmoothedClassifier:
+    """A classifier that votes over noisy copies of its input, with certified radii; needs scipy.
+
+    Calling it on points (k,) + event returns scores (k, classes): the shares of the votes, without gradient.
+    The noise around a point depends on `rng` and on the point itself, but on no other point, so that points
+    may be split into batches.
 
     Arguments:
     - `classifier`: a function from points (k,) + event to scores (k, classes), or (k,) or (k, 1) scores that
       are positive for class 1.
-    - `x` (N,) + event: the data points.
     - `noise`: a `Gaussian` for radii in l2, or a Ball("linf", a) without `clip` for radii in l1.
-    - `y` (N,): labels to certify. By default, the class is selected by `n_select` further samples.
-    - `n_samples`: the number of samples per point that bound the probability of the class.
+    - `n_samples`: the number of votes per point.
     - `failure_probability`: the largest probability, for each point, of a wrong radius.
     - `batch_size`: the number of points that are classified at a time.
-    - `rng`: an integer, a generator, an `Rng`, or None for fresh entropy.
-
-    Returns `SmoothedRadii`. The classifier abstains where the bound on p is at most 1/2. With n samples, p is
-    bounded by failure_probability^(1/n) at best, which limits the radius: with Gaussian noise and the default
-    failure probability, to 2.46 std for n = 1000 and 3.20 std for n = 10,000.
+    - `rng`: an integer, a generator, an `Rng`, or None for fresh entropy in each call.
 
     >>> import numpy as np
     >>> from phiball import Gaussian
-    >>> from phiball.certify import smoothed_radii
-    >>> radii = smoothed_radii(lambda x: x[:, 0], np.array([[0.6, 0.0], [0.0, 1.0]]), Gaussian(0.5), rng=0)
+    >>> from phiball.certify import SmoothedClassifier
+    >>> smoothed = SmoothedClassifier(lambda x: x[:, 0], Gaussian(0.5))
+    >>> radii = smoothed.radii(np.array([[0.6, 0.0], [0.0, 1.0]]))
     >>> print(radii.label, radii.radius.round(2))  # the exact distance of the first point is 0.6
-    [ 1 -1] [0.53 0.  ]
+    [ 1 -1] [0.52 0.  ]
     """
-    x = valid_data(x)
-    valid_count("n_samples", n_samples)
-    valid_count("n_select", n_select)
-    valid_count("batch_size", batch_size)
-    if not 0 < valid_number("failure_probability", failure_probability) < 1:
-        raise ValueError(f"failure_probability is {failure_probability!r}; expected a number in (0, 1)")
-    if getattr(classifier, "training", False):
-        raise ValueError("the classifier is in training mode; call eval() first")
-    check_noise(noise)
-    xp, rng, event_ndim = array_namespace(x), as_rng(rng), x.ndim - 1
-    labels = None if y is None else valid_labels(y, x, _scores(classifier, x[:1, ...]).shape[1])
-    out: list[tuple[int, float, float]] = []
-    for n in range(x.shape[0]):
-        point, own = x[n : n + 1, ...], noise
-        if isinstance(noise, Ball):
-            own = noise.rows(xp.asarray([n], device=device(x)), event_ndim=event_ndim)
-        if labels is None:
-            counts = _count_votes(classifier, point, own, n_select, batch_size, rng)
-            label = counts.index(max(counts))
-        else:
-            label = int(labels[n])
-        votes = _count_votes(classifier, point, own, n_samples, batch_size, rng)[label]
-        p = binomial_lower_bound(votes, n_samples, failure_probability)
-        out.append((label, certified_radius(p, noise), p) if p > 0.5 else (ABSTAIN, 0.0, p))
-    certified, radius, bounds = zip(*out, strict=True)
-    made = {"dtype": xp.float64, "device": device(x)}
-    return SmoothedRadii(
-        xp.asarray(certified, dtype=xp.int64, device=device(x)),
-        xp.asarray(radius, **made),
-        xp.asarray(bounds, **made),
-        2.0 if isinstance(noise, Gaussian) else 1.0,
-        failure_probability,
-    )
+
+    classifier: Callable[[Array], Array]
+    noise: Gaussian | Ball
+    _: KW_ONLY
+    n_samples: int = 1000
+    failure_probability: float = 0.001
+    batch_size: int = 1000
+    rng: Any = 0
+
+    def __post_init__(self) -> None:
+        valid_count("n_samples", self.n_samples)
+        valid_count("batch_size", self.batch_size)
+        if not 0 < valid_number("failure_probability", self.failure_probability) < 1:
+            raise ValueError(
+                f"failure_probability is {self.failure_probability!r}; expected a number in (0, 1)"
+            )
+        check_noise(self.noise)
+
+    def __call__(self, x: Array) -> Array:
+        """The shares of the votes (k, classes) at points x (k,) + event."""
+        x, rng, xp = valid_data(x), as_rng(self.rng), array_namespace(x)
+        votes = [self._votes(x[n : n + 1, ...], self.n_samples, rng, "scores") for n in range(x.shape[0])]
+        return xp.asarray(votes, dtype=x.dtype, device=device(x)) / self.n_samples
+
+    def radii(
+        self, x: Array, y: Array | None = None, *, rng: Any = None, update: Update = silent
+    ) -> SmoothedRadii:
+        """Certified radii around each data point.
+
+        Arguments:
+        - `x` (N,) + event: the data points.
+        - `y` (N,): labels to certify. By default, the class is selected by 100 further samples.
+        - `rng`: replaces the `rng` of this classifier.
+        - `update`: a function of the share of the work done and the next step's name, for a progress display.
+
+        The classifier abstains where the bound on p is at most 1/2. With n samples, p is bounded by
+        failure_probability^(1/n) at best, which limits the radius: with Gaussian noise and the default
+        failure probability, to 2.46 std for n = 1000 and 3.20 std for n = 10,000.
+        """
+        x, rng, xp = valid_data(x), as_rng(self.rng if rng is None else rng), array_namespace(x)
+        labels = None if y is None else valid_labels(y, x, _scores(self.classifier, x[:1, ...]).shape[1])
+        out: list[tuple[int, float, float]] = []
+        for n in range(x.shape[0]):
+            update(n / x.shape[0], f"radius of point {n + 1} of {x.shape[0]}")
+            point = x[n : n + 1, ...]
+            if labels is None:
+                counts = self._votes(point, _N_SELECT, rng, "class")
+                label = counts.index(max(counts))
+            else:
+                label = int(labels[n])
+            votes = self._votes(point, self.n_samples, rng, "radius")[label]
+            p = binomial_lower_bound(votes, self.n_samples, self.failure_probability)
+            out.append((label, certified_radius(p, self.noise), p) if p > 0.5 else (ABSTAIN, 0.0, p))
+        certified, radius, bounds = zip(*out, strict=True)
+        made = {"dtype": xp.float64, "device": device(x)}
+        return SmoothedRadii(
+            xp.asarray(certified, dtype=xp.int64, device=device(x)),
+            xp.asarray(radius, **made),
+            xp.asarray(bounds, **made),
+            2.0 if isinstance(self.noise, Gaussian) else 1.0,
+            self.failure_probability,
+        )
+
+    def _votes(self, x: Array, n_samples: int, rng: Rng, purpose: str) -> list[int]:
+        """The number of samples around a point x (1,) + event that the classifier puts into each class."""
+        if getattr(self.classifier, "training", False):
+            raise ValueError("the classifier is in training mode; call eval() first")
+        scale = getattr(self.noise, "feature_scale", None)
+        if scale is not None and scale.per_point(x.ndim - 1):
+            raise ValueError("feature_scale differs between data points; expected one scale for all of them")
+        rng = rng.keyed(f"{purpose} {to_numpy(x).tobytes().hex()}")
+        xp = array_namespace(x)
+        counts: list[int] = []
+        for start in range(0, n_samples, self.batch_size):
+            size = min(self.batch_size, n_samples - start)
+            points = self.noise.sample(x, size, rng=rng, event_ndim=x.ndim - 1)[0, ...]
+            scores = _scores(self.classifier, points)
+            votes = xp.argmax(scores, axis=1)
+            part = [int(xp.sum(xp.astype(votes == c, xp.int64))) for c in range(scores.shape[1])]
+            counts = [a + b for a, b in zip(counts, part, strict=True)] if counts else part
+        return counts
 
 
 def certified_radius(p: float, noise: Gaussian | Ball) -> float:
@@ -148,26 +196,6 @@ def certified_radius(p: float, noise: Gaussian | Ball) -> float:
     if isinstance(noise, Gaussian):
         return inf if p == 1 else noise.std * NormalDist().inv_cdf(p)
     return 2 * noise.radius * (p - 0.5)
-
-
-def _count_votes(
-    classifier: Callable[[Array], Array],
-    x: Array,
-    noise: Gaussian | Ball,
-    n_samples: int,
-    batch_size: int,
-    rng: Rng,
-) -> list[int]:
-    """The number of samples around a point x (1,) + event that the classifier puts into each class."""
-    xp = array_namespace(x)
-    counts: list[int] = []
-    for start in range(0, n_samples, batch_size):
-        size = min(batch_size, n_samples - start)
-        scores = _scores(classifier, noise.sample(x, size, rng=rng, event_ndim=x.ndim - 1)[0, ...])
-        votes = xp.argmax(scores, axis=1)
-        part = [int(xp.sum(xp.astype(votes == c, xp.int64))) for c in range(scores.shape[1])]
-        counts = [a + b for a, b in zip(counts, part, strict=True)] if counts else part
-    return counts
 
 
 def _scores(classifier: Callable[[Array], Array], points: Array) -> Array:
