@@ -221,7 +221,7 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
     if kind is nn.ReLU or (kind is nn.LeakyReLU and 0 <= module.negative_slope <= 1):
         return Layer(inputs, shape, slope=float(getattr(module, "negative_slope", 0.0)), n_terms=1)
     linear = absolute = module
-    bias = size = x.new_zeros((), dtype=torch.float64)
+    bias = size = 0.0
     n_terms, adjoint, window, unpadded = 0, None, None, (None, None)
     if kind is nn.Linear:
         weight = _double(module.weight)

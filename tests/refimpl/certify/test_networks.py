@@ -137,9 +137,9 @@ OPTIMISTIC = {
     "upper line too low": (networks, "_lines", without_offset),
     "absolute values omitted": (certify.margins, "network_layers", without_absolute_values),
     "maximum norm instead of the dual norm": (input_set, "dual", lambda p: inf),
-    "clip too narrow": (input_set, "_product", lambda rows, v: product(rows, 0.97 * v)),
+    "clip too narrow": (input_set, "products", lambda rows, v: product(rows, 0.97 * v)),
 }
-product = input_set._product
+product = input_set.products
 
 
 @pytest.mark.slow
