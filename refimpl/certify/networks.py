@@ -109,7 +109,7 @@ class NetworkBounds:
                 high[:, units] = xp.minimum(high[:, units], error[:, units] + offset - bound[:, 1, :])
                 continue
             points, which = xp.nonzero(mixed[:, units])
-            size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in part.layers)))
+            size = part.chunk_size(2)
             for start in range(0, points.shape[0], size):
                 i, j = points[start : start + size], which[start : start + size]
                 own = xp.take(rows, j, axis=0)
@@ -135,7 +135,7 @@ class NetworkBounds:
             return
         part = copy(self)
         part.layers = self.layers[: z + 1]
-        size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in part.layers)))
+        size = part.chunk_size(2)
         for start in range(0, every.shape[0], size):
             units = every[start : start + size]
             rows = xp.astype(units[:, None] == every, xp.float64)
@@ -152,6 +152,10 @@ class NetworkBounds:
         }
         part.inputs = self.inputs.crop(parts[0][2], self.layers[0].shape)
         return part
+
+    def chunk_size(self, k: int) -> int:
+        """The number of points for which `minimum` may be called at a time, with k rows each."""
+        return max(1, MAX_ENTRIES // (k * max(prod(layer.shape) for layer in self.layers)))
 
     def minimum(
         self,
