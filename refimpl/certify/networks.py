@@ -208,7 +208,7 @@ class NetworkBounds:
             elif layer.linear is not None:
                 (z,) = layer.inputs
                 if is_array_api_obj(layer.bias):
-                    total = total + xp.sum(rows * layer.bias, axis=tuple(range(2, rows.ndim)))
+                    total = total + dot(rows, xp.broadcast_to(layer.bias, (1, *layer.shape)))
                 flat = layer.transpose(xp.reshape(rows, (n * k, *layer.shape)), self.layers[z].shape)
                 parts = [(z, xp.reshape(flat, (n, k, *self.layers[z].shape)))]
             for z, part in parts:

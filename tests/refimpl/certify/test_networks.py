@@ -38,7 +38,7 @@ def mlp(*widths: int) -> Any:
 
 
 def cnn() -> Any:
-    block = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.LeakyReLU(0.1))
+    block = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3, eps=0.3), nn.LeakyReLU(0.1))
     block.append(nn.Conv2d(3, 3, 1, bias=False))
     first = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2, 1)
     model = nn.Sequential(*first, Residual(block), nn.Dropout(), nn.Linear(12, 4), nn.LeakyReLU(0.2))
