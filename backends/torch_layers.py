@@ -45,7 +45,7 @@ class Layer:
     bias_size: Any = 0.0
     n_terms: int = 0
     adjoint: Callable[[Array, tuple[int, ...]], Array] | None = None
-    window: tuple[tuple[int, int], ...] | None = None
+    window: tuple[Any, ...] | None = None
     unpadded: tuple[Any, Any] = (None, None)
 
     def transpose(self, rows: Array, shape: tuple[int, ...]) -> Array:
@@ -222,7 +222,9 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
         return Layer(inputs, shape, slope=float(getattr(module, "negative_slope", 0.0)), n_terms=1)
     linear = absolute = module
     bias = size = 0.0
-    n_terms, adjoint, window, unpadded = 0, None, None, (None, None)
+    n_terms, adjoint = 0, None
+    window: tuple[Any, ...] | None = None
+    unpadded: tuple[Any, Any] = (None, None)
     if kind is nn.Linear:
         weight = _double(module.weight)
         adjoint = lambda rows, _: rows @ weight  # noqa: E731
