@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from math import inf, prod
 
 from phiball.backends import Array, array_namespace
@@ -39,6 +40,16 @@ class InputSet:
         if ball.clip is not None:
             self.low, self.high = (xp.clip(end, *ball.clip) for end in (self.low, self.high))
 
+    def crop(self, box: tuple[slice, ...], shape: tuple[int, ...]) -> InputSet:
+        """The same set for a box of the coordinates, of inputs of the given shape."""
+        part = copy(self)
+        for name in ("x", "scale", "low", "high"):
+            a = getattr(self, name)
+            xp = array_namespace(a)
+            part_of_a = xp.reshape(a, (a.shape[0], *shape))[(..., *box)]
+            setattr(part, name, xp.reshape(part_of_a, (a.shape[0], -1)))
+        return part
+
     def minimum(self, rows: Array, index: Array | None = None, *, exact: bool = False) -> Array:
         """A lower bound on the smallest rows.z over the set, for each row and point.
 
@@ -57,10 +68,10 @@ class InputSet:
 
         p = self.ball.norm
         up, down = xp.clip(rows, min=0.0), xp.clip(rows, max=0.0)
-        bound = _product(up, take(self.low)) + _product(down, take(self.high))
+        bound = products(up, take(self.low)) + products(down, take(self.high))
         if p < inf:
             centre, radius, scale = take(self.x), take(self.radius), take(self.scale)[:, None, :]
-            at_centre = _product(rows, centre)
+            at_centre = products(rows, centre)
             reached = radius * length(rows * scale, dual(p))
             bound = xp.maximum(bound, at_centre - reached)
             if exact and self.ball.clip is not None:
@@ -71,7 +82,7 @@ class InputSet:
         return bound
 
 
-def _product(rows: Array, v: Array) -> Array:
+def products(rows: Array, v: Array) -> Array:
     """rows.v for rows (n or 1, k, d) and v (n, d), as an array (n, k)."""
     return v @ rows[0, ...].T if rows.shape[0] == 1 else (rows @ v[..., None])[..., 0]
 

@@ -13,13 +13,16 @@ are computed in double precision.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import copy
+from itertools import product
 from math import inf, prod
 
-from phiball.backends import Array, array_namespace, device
-from phiball.backends.torch_layers import Layer
-from phiball.refimpl.certify.input_set import InputSet
+from phiball.backends import Array, array_namespace, device, is_array_api_obj
+from phiball.backends.torch_layers import Box, Layer, pixel_layers
+from phiball.refimpl.certify.input_set import InputSet, products
 
-MAX_ENTRIES = 2**24  # of the largest array of coefficients
+MAX_ENTRIES = 2**20  # of the largest array of coefficients; more would not fit into the processor's cache
 
 
 class NetworkBounds:
@@ -38,15 +41,19 @@ class NetworkBounds:
         self.low: list[Array] = []
         self.high: list[Array] = []
         self.error: list[Array] = []
+        self.lines: dict[int, tuple[Array, ...]] = {}  # below and above each activation, from `_lines`
         linear: list[bool] = []  # whether each layer is a linear function of x
         refined: set[int] = set()
         for layer in layers:
             linear.append(layer.slope is None and all(linear[i] for i in layer.inputs))
-            if layer.slope is not None and not {*layer.inputs} <= refined:
-                (z,) = layer.inputs
+            z = layer.inputs[0] if layer.inputs else 0
+            if layer.slope is not None and z not in refined:
                 refined.add(z)
-                if crown or (linear[z] and inputs.ball.norm < inf):
-                    self._refine(z, shared=linear[z])
+                exact = inputs.ball.norm == inf and layers[z].inputs == (0,)  # a single layer
+                if not exact and (crown or (linear[z] and inputs.ball.norm < inf)):
+                    self._refine(z)
+            if layer.slope is not None:
+                self.lines[len(self.low)] = _lines(self.low[z], self.high[z], layer.slope)
             self._append(layer)
 
     def _append(self, layer: Layer) -> None:
@@ -79,30 +86,75 @@ class NetworkBounds:
         xp = array_namespace(self.low[z])
         return xp.maximum(xp.abs(self.low[z]), xp.abs(self.high[z]))
 
-    def _refine(self, z: int, *, shared: bool) -> None:
-        """Tighten the bounds on layer z with CROWN; if `shared`, its coefficients are those of all points."""
+    def _refine(self, z: int) -> None:
+        """Tighten the bounds on layer z with CROWN, where they have both signs."""
         xp = array_namespace(self.low[z])
-        shape, count = self.layers[z].shape, prod(self.layers[z].shape)
-        n = self.low[z].shape[0]
-        low, high, error = (xp.reshape(a[z] + 0.0, (n, count)) for a in (self.low, self.high, self.error))
-        points, units = xp.nonzero((low < 0) & (high > 0))  # other inputs need no tighter bounds
-        if shared:
-            units = xp.arange(count, device=device(low))
-        if units.shape[0] == 0:
-            return
-        size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in self.layers[: z + 1])))
-        bounds = []
-        for start in range(0, units.shape[0], size):
-            part = slice(start, start + size)
-            rows = xp.astype(units[part, None] == xp.arange(count, device=device(low)), low.dtype)
-            rows = xp.reshape(xp.stack([rows, -rows], axis=1), (1, -1, *shape) if shared else (-1, 2, *shape))
-            bound = self.minimum(z, rows, None if shared else points[part])
-            bounds.append(xp.reshape(bound, (n, -1, 2) if shared else (-1, 2)))
-        bound = xp.concat(bounds, axis=-2)
-        at = (slice(None), units) if shared else (points, units)
-        low[at] = xp.maximum(low[at], bound[..., 0] - error[at])
-        high[at] = xp.minimum(high[at], error[at] - bound[..., 1])
+        n, shape = self.low[z].shape[0], self.layers[z].shape
+        low, high, error = (xp.reshape(a[z] + 0.0, (n, -1)) for a in (self.low, self.high, self.error))
+        mixed = (low < 0) & (high > 0)
+        for part, units, rows in self._parts(z):
+            if not xp.any(mixed[:, units]):
+                continue
+            # All points share the coefficients of the layers after the last activation.
+            at, offset = len(part.layers) - 1, xp.zeros_like(low[0, units])
+            while part.layers[at].linear is not None:
+                layer = part.layers[at]
+                offset = offset + xp.sum(rows * layer.bias, axis=tuple(range(1, rows.ndim)))
+                at = layer.inputs[0]
+                rows = layer.transpose(rows, part.layers[at].shape)
+            if at == 0:  # the bounds are linear in x
+                both = xp.reshape(xp.stack([rows, -rows]), (1, -1, *rows.shape[1:]))
+                bound = xp.reshape(part.minimum(0, both), (n, 2, -1))
+                low[:, units] = xp.maximum(low[:, units], bound[:, 0, :] + offset - error[:, units])
+                high[:, units] = xp.minimum(high[:, units], error[:, units] + offset - bound[:, 1, :])
+                continue
+            points, which = xp.nonzero(mixed[:, units])
+            size = part.chunk_size(2)
+            for start in range(0, points.shape[0], size):
+                i, j = points[start : start + size], which[start : start + size]
+                own = xp.take(rows, j, axis=0)
+                bound = part.minimum(at, xp.stack([own, -own], axis=1), i)
+                k = xp.take(units, j, axis=0)
+                low[i, k] = xp.maximum(low[i, k], bound[:, 0] + offset[j] - error[i, k])
+                high[i, k] = xp.minimum(high[i, k], error[i, k] + offset[j] - bound[:, 1])
         self.low[z], self.high[z] = xp.reshape(low, (n, *shape)), xp.reshape(high, (n, *shape))
+
+    def _parts(self, z: int) -> Iterator[tuple[NetworkBounds, Array, Array]]:
+        """Parts of the network up to layer z, with the flat indices of its last units, and a row for each.
+
+        If the layers are images, a part is what a pixel depends on. Otherwise, it is the whole network.
+        """
+        xp, shape, at = array_namespace(self.low[z]), self.layers[z].shape, device(self.low[z])
+        every = xp.reshape(xp.arange(prod(shape), device=at), shape)
+        images = len(shape) == 3 and pixel_layers(self.layers, z, (0, 0)) is not None
+        for pixel in product(*map(range, shape[1:])) if images else [()]:
+            if images:
+                part = self._crop(pixel_layers(self.layers, z, pixel) or [])
+            else:
+                part = copy(self)
+                part.layers = self.layers[: z + 1]
+            units = xp.reshape(every[(..., *pixel)], (-1,))
+            size, order = part.chunk_size(2), xp.arange(units.shape[0], device=at)
+            for start in range(0, units.shape[0], size):
+                chunk = slice(start, start + size)
+                rows = xp.astype(order[chunk, None] == order, xp.float64)
+                yield part, units[chunk], xp.reshape(rows, (-1, *part.layers[-1].shape))
+
+    def _crop(self, parts: list[tuple[Layer, int, Box]]) -> NetworkBounds:
+        """The inputs and lines for the layers that `pixel_layers` returns."""
+        part = copy(self)
+        part.layers = [layer for layer, _, _ in parts]
+        part.lines = {
+            k: tuple(a[(..., *box)] for a in self.lines[at])
+            for k, (layer, at, box) in enumerate(parts)
+            if layer.slope is not None
+        }
+        part.inputs = self.inputs.crop(parts[0][2], self.layers[0].shape)
+        return part
+
+    def chunk_size(self, k: int) -> int:
+        """The number of points for which `minimum` may be called at a time, with k rows each."""
+        return max(1, MAX_ENTRIES // (k * max(prod(layer.shape) for layer in self.layers)))
 
     def minimum(
         self,
@@ -125,6 +177,13 @@ class NetworkBounds:
         Returns shape (N or n, k).
         """
         xp = array_namespace(rows)
+
+        def take(a: Array) -> Array:
+            return a if index is None else xp.take(a, index, axis=0)
+
+        def dot(rows: Array, v: Array) -> Array:
+            return products(xp.reshape(rows, (*rows.shape[:2], -1)), xp.reshape(v, (v.shape[0], -1)))
+
         coefficients = {position: rows}
         total: Array = 0.0
         for at in reversed(range(position + 1)):
@@ -132,27 +191,23 @@ class NetworkBounds:
                 continue
             rows, layer = coefficients.pop(at), self.layers[at]
             n, k = rows.shape[:2]
-            events = tuple(range(2, rows.ndim))
             parts = [(z, rows) for z in layer.inputs]
             if not layer.inputs:
                 total = total + self.inputs.minimum(xp.reshape(rows, (n, k, -1)), index, exact=exact)
             elif layer.slope is not None:
-                z = at if not relax else layer.inputs[0]
-                low, high = (
-                    a if index is None else xp.take(a, index, axis=0) for a in (self.low[z], self.high[z])
-                )
-                low, high = low[:, None, ...], high[:, None, ...]
-                up, down = xp.clip(rows, min=0.0), xp.clip(rows, max=0.0)
+                down = xp.clip(rows, max=0.0)
                 if relax:
-                    below, above, offset = _lines(low, high, layer.slope)
-                    total = total + xp.sum(down * offset, axis=events)
-                    parts = [(z, up * below + down * above)]
+                    (z,) = layer.inputs
+                    below, above, offset = map(take, self.lines[at])
+                    total = total + dot(down, offset)
+                    parts = [(z, rows * xp.where(rows > 0, below[:, None, ...], above[:, None, ...]))]
                 else:
-                    total = total + xp.sum(up * low + down * high, axis=events)
+                    total = total + dot(rows - down, take(self.low[at])) + dot(down, take(self.high[at]))
                     parts = []
             elif layer.linear is not None:
                 (z,) = layer.inputs
-                total = total + xp.sum(rows * layer.bias, axis=events)
+                if is_array_api_obj(layer.bias):
+                    total = total + dot(rows, xp.broadcast_to(layer.bias, (1, *layer.shape)))
                 flat = layer.transpose(xp.reshape(rows, (n * k, *layer.shape)), self.layers[z].shape)
                 parts = [(z, xp.reshape(flat, (n, k, *self.layers[z].shape)))]
             for z, part in parts:
