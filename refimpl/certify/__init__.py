@@ -1,12 +1,13 @@
 """Certificates of robustness: bounds on margins over a ball, and radii of smoothed classifiers."""
 
-from phiball.refimpl.certify.margins import certified_margins
+from phiball.refimpl.certify.margins import certified_loss, certified_margins
 from phiball.refimpl.certify.shifts import divergence_radius, shift_divergence
 from phiball.refimpl.certify.smoothing import ABSTAIN, SmoothedRadii, certified_radius, smoothed_radii
 
 __all__ = [
     "ABSTAIN",
     "SmoothedRadii",
+    "certified_loss",
     "certified_margins",
     "certified_radius",
     "divergence_radius",
