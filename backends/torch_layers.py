@@ -276,4 +276,4 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
 
 
 def _double(tensor: Array) -> Array:
-    return tensor.detach().double()
+    return tensor.double()

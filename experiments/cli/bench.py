@@ -61,6 +61,24 @@ def attacks(threads: Threads = 1, quick: Quick = False, out: Out = None) -> None
     _run("attack_errors", "attacks", threads=threads, quick=quick, out=out)
 
 
+@app.command(epilog="Example: phiball bench certify --part soundness --quick --out results/bench")
+def certify(
+    threads: Threads = 1,
+    quick: Quick = False,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="soundness (attacks on certified margins), tightness (certified and attacked errors), cost, "
+            "training (certified training), or all. They use MNIST if PHIBALL_DATA is set, otherwise digits."
+        ),
+    ] = "all",
+    out: Out = None,
+) -> None:
+    """Compare certified margins of networks with attacks."""
+    variant = "" if part == "all" else f"-{part}"
+    _run("certificates", "certify", variant, threads=threads, quick=quick, part=part, out=out)
+
+
 @app.command(epilog="Example: phiball bench sampling --quick --out results/bench")
 def sampling(quick: Quick = False, out: Out = None) -> None:
     """Time sampling from balls, and compare the noise of plain, antithetic and Sobol points."""

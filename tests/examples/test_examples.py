@@ -28,6 +28,7 @@ LIMIT = 600  # seconds; all examples take about half a minute on a free core
 ERRORS = re.compile(
     r"^(\w+) +(?:squared )?error +([\d.]+)(?: ± [\d.]+)?(?: %)?, under attack +([\d.]+)", re.MULTILINE
 )
+UPPER = re.compile(r"at most +([\d.]+) %")  # certified errors
 # Several examples run in one process, because importing torch takes longest.
 RUNNER = """
 import contextlib, io, json, runpy, sys
@@ -63,6 +64,11 @@ def test_examples_run_and_robust_training_has_smaller_attacked_errors(names: lis
         expected = {
             "batch_norm_dropout": {"both", "perturbed", "data"} <= set(errors),
             "gradient_accumulation": "clean error" in output,
+            "certified_training": {"plain", "robust", "certified"} <= set(errors)
+            and all(
+                b <= c for (_, b), c in zip(errors.values(), map(float, UPPER.findall(output)), strict=True)
+            )
+            and errors["certified"][1] < 50,
             "torch_compile": "clean error" in output,
             "jax_equinox": "robust" in errors,
             "mixed_precision": output.count("error") == 3,

@@ -26,6 +26,7 @@ from sklearn.datasets import dump_svmlight_file  # noqa: E402
 
 from phiball.experiments.benchmarks import (  # noqa: E402
     attack_errors,
+    certificates,
     estimator_noise,
     inner_speed,
     linear,
@@ -196,6 +197,33 @@ def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
     assert rows[0]["clean"] <= errors["white noise"] + 2 < errors["PGM, last iterate"]
     assert errors["PGM, last iterate"] <= errors["PGM, best of 4 runs"] + 1
     assert {row["inside"] for row in attack_errors.attack_rows(rows)} == {"yes"}
+
+
+def test_crossings_of_certified_margins_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "KINDS", ("linear", "tied"))
+    with backend("torch"):
+        rows = certificates.soundness_rows(1, points=20)
+        assert [row["crossings"] for row in rows] == [0, 0]
+        assert all(row["crossings in doubles"] > 0 and row["cases"] == 180 for row in rows)
+        exact = certificates.certified_margins
+        monkeypatch.setattr(certificates, "certified_margins", lambda *a, **kw: exact(*a, **kw) + 1e-4)
+        assert certificates.soundness_rows(1, points=20)[0]["crossings"] > 0
+
+
+def test_certified_errors_are_above_attacked_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PHIBALL_DATA", raising=False)
+    monkeypatch.setattr(certificates, "NETWORKS", ("CNN",))
+    monkeypatch.setattr(certificates, "BALLS", {"linf": (0.02, 0.05)})
+    size = certificates.Size(train=1000, test=100, crown=100, epochs=3, ibp_epochs=10, seeds=1, seconds=0.0)
+    data = certificates.images()
+    with backend("torch"):
+        rows = certificates.tightness_rows(data, size) + certificates.training_rows(data, size)
+        costs = certificates.cost_rows(data, certificates.QUICK, time.process_time)
+    for row in rows:
+        assert row["clean"] <= row["attacked"] <= row["crown-ibp"] <= row["interval"]
+    assert all(row["attacked"] <= row["crown"] <= row["interval"] for row in rows if "crown" in row)
+    assert rows[-1]["interval"] < min(row["interval"] for row in rows if row.get("ball") == "linf 0.05")
+    assert [row["method"] for row in costs] == 2 * list(certificates.METHODS)
 
 
 def test_linear_benchmark_flags_inaccurate_solutions() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball import Ball, certify, pgm, white_noise
+from phiball import Ball, certify, pgm, pointwise_loss, white_noise
 from phiball.backends import torch_layers
 from phiball.refimpl.certify import input_set, networks
 from phiball.refimpl.certify.margins import METHODS
@@ -172,6 +172,29 @@ def test_bounds_include_the_rounding_of_the_network(rounded: bool, monkeypatch: 
         crossed += int((certified > found).sum())
         assert not rounded or (certified >= found - 0.02 * found.abs().max()).all()
     assert (crossed == 0) == rounded
+
+
+@pytest.mark.parametrize("method", ["interval", "crown-ibp"])
+def test_certified_loss_bounds_the_attacked_loss_and_has_its_derivatives(method: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = mlp(6, 8, 7, 3).double(), torch.rand(5, 6).double(), torch.tensor([0, 1, 2, 0, 1])
+    loss = pointwise_loss(model, y)
+    clean, tight = loss(x, torch.arange(5)), certify.certified_loss(model, x, y, Ball(2, 0.0), method=method)
+    torch.testing.assert_close(tight, clean, rtol=1e-9, atol=1e-12)
+    for norm in NORMS:
+        ball = Ball(norm, 0.1, (0, 1))
+        bound = certify.certified_loss(model, x, y, ball, method=method)
+        assert (loss(pgm(loss, x, ball, rng=0), torch.arange(5)) < bound).all()
+        for weight, gradient in zip(
+            model.parameters(), torch.autograd.grad(bound.sum(), model.parameters()), strict=True
+        ):
+            step = 1e-7 * torch.randn_like(weight)
+            ends = []
+            for sign in (1, -1):
+                weight.data += sign * step
+                ends.append(float(certify.certified_loss(model, x, y, ball, method=method).detach().sum()))
+                weight.data -= sign * step
+            assert ends[0] - ends[1] == pytest.approx(2 * float((gradient * step).sum()), rel=1e-4, abs=1e-13)
 
 
 # --- A dense implementation -------------------------------------------------------------------------
