@@ -288,7 +288,7 @@ def run_torchattacks(
 
         def __init__(self) -> None:
             super().__init__()
-            # The device is read from a parameter. The model itself is no submodule: its modes stay as they are.
+            # Its device is read from a parameter. The model is not a submodule: its modes must not change.
             self.place = torch.nn.Parameter(x.new_zeros(()))
 
         def forward(self, x: Any) -> Any:

@@ -19,7 +19,9 @@ CROWN_UNITS = 512  # a network with at most so many activations is certified by 
 MAX_ENTRIES = 2**24  # of the largest array of coefficients of "crown-ibp"
 AFFINE_TOL = 4e-8  # relative to the scores: an estimator is affine up to 1e-8
 
-Certificate = Callable[[Array, Array, Ball], Any]  # a function (x, y, ball) -> whether each point is certified
+Certificate = Callable[
+    [Array, Array, Ball], Any
+]  # a function (x, y, ball) -> whether each point is certified
 
 
 def certify_batch(
@@ -57,6 +59,8 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
         return "exact", partial(_certify_affine, model.affine)
     if model.module is None:
         return "it is neither a torch module nor a linear model", None
+    if model.exported:
+        return "the layers of an exported program are unknown; pass the torch module", None
     try:
         layers = network_layers(model.module, x[:1])
     except Exception as error:  # tracing runs code of the user
@@ -102,7 +106,10 @@ def _certify_smoothed(
     # A point of the report's ball is in the certified ball of this multiple of its radius.
     ours, theirs = (
         1.0 if scale is None else np.asarray(scale.values)
-        for scale in (next(iter(balls.values())).feature_scale, getattr(smoothed.noise, "feature_scale", None))
+        for scale in (
+            next(iter(balls.values())).feature_scale,
+            getattr(smoothed.noise, "feature_scale", None),
+        )
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.max(np.where(ours > 0, np.divide(ours, theirs), 0.0), initial=0.0)

@@ -308,7 +308,9 @@ class BatchTask:
         """The task with its cache file, named by a hash of everything that the results depend on."""
         # A model is identified by its outputs at the data and at random points of every ball.
         x, rng = self.model.to_array(self.x), as_rng(0)
-        balls = [threat.ball(norm, radius) for norm, radii in threat.radii.items() for radius in radii if radius]
+        balls = [
+            threat.ball(norm, radius) for norm, radii in threat.radii.items() for radius in radii if radius
+        ]
         points = [x, *(white_noise(x, ball, rng=rng) for ball in balls for _ in range(4))]
         outputs = [as_numpy(self.model.attacked(point)) for point in points]
         facts = [asdict(threat), asdict(settings), repr(self.rng), self.model.kind, self.number]

@@ -37,6 +37,7 @@ class Model:
     - `evaluating`: a context manager that puts the model into evaluation mode.
     - `was_training`: whether a torch module was in training mode.
     - `module`: the torch module, or None for other models.
+    - `exported`: whether it was exported, by torch.export or TorchScript, so that its layers are unknown.
     - `affine`: (coef (C, d), intercept (C,)) of scores that are affine; several pairs, each of two classes,
       for a classifier that averages their probabilities; () for other models.
     - `smoothed`: a `SmoothedClassifier`, or None. `outputs` are then the logarithms of the shares of
@@ -52,6 +53,7 @@ class Model:
     evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
     was_training: bool = False
     module: Any = None
+    exported: bool = False
     affine: tuple[tuple[Any, Any], ...] = ()
     smoothed: Any = None
     proxy: Callable[[Array], Array] | None = None
@@ -259,6 +261,7 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
         return out
 
     # An exported program replaces the method `train` by one that raises: it has only one mode.
+    exported = "train" in vars(module) or isinstance(module, torch.jit.ScriptModule)
     was_training = any(part.training for part in module.modules()) and "train" not in vars(module)
 
     @contextmanager
@@ -266,13 +269,15 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
         modes = [(part, part.training) for part in module.modules()]
         if was_training:
             module.eval()
+        for part in module.modules():
+            part.training = False
         try:
             yield
         finally:
             for part, training in modes:
                 part.training = training
 
-    return Model(name, kind, outputs, to_array, None, evaluating, was_training, module)
+    return Model(name, kind, outputs, to_array, None, evaluating, was_training, module, exported)
 
 
 def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) -> Model:

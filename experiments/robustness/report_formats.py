@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.resources import files
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,33 +97,32 @@ def report_csv(summary: dict[str, Any]) -> str:
 
 
 def headlines(summary: dict[str, Any]) -> dict[str, str]:
-    """One sentence per model: the clean, attacked and certified errors at the largest radii."""
+    """A sentence per norm for each model: its errors at the largest radius."""
     kind, scale, unit = _quantity(summary)
-    noun = "error" if kind == "error" else "squared error"
+    subject = "the error" if kind == "error" else "the squared error"
     out = {}
     for name, model in summary["models"].items():
-        parts = []
+        clean, sentences = f"{model['clean'][kind] * scale:.3g}", []
+        note = f" ({model['attacked']})" if model["attacked"] else ""
         for norm, levels in model["norms"].items():
-            clean, worst = (values[kind] * scale for values in (model["clean"], levels[-1]["measures"]["worst"]))
-            start = f"At {norm} {levels[-1]['radius']:g} the {noun} rises" if not parts else f"at {norm} {levels[-1]['radius']:g}"
-            certified = levels[-1]["certified"]
-            tail = "" if certified is None else f", and {100 * certified:.3g} % cannot be certified"
-            parts.append(f"{start} from {clean:.3g} to {worst:.3g}{unit}{tail}")
-        attacked = f" ({model['attacked']})" if model["attacked"] else ""
-        out[name] = "; ".join(parts) + f"{attacked}."
+            worst, certified = f"{levels[-1]['measures']['worst'][kind] * scale:.3g}", levels[-1]["certified"]
+            change = f"rises from {clean} to {worst}" if worst != clean else f"stays at {clean}"
+            more = "" if certified is None else f"; {100 * certified:.3g} % cannot be certified"
+            sentences.append(f"At {norm} {levels[-1]['radius']:g} {subject} {change}{unit}{note}{more}.")
+        out[name] = " ".join(sentences)
     return out
 
 
 def certificate_lines(summary: dict[str, Any]) -> dict[str, str]:
-    """One sentence per model: how its error is certified, or why not."""
+    """For each model, the method of its certificate in each norm, or the reason why there is none."""
     out = {}
     for name, model in summary["models"].items():
         norms: dict[str, list[str]] = {}
         for norm, text in model["certificates"].items():
-            has = model["norms"][norm][-1]["certified"] is not None
-            norms.setdefault(f"certified ({text})" if has else f"not certified: {text}", []).append(norm)
-        every = len(norms) == 1
-        out[name] = "; ".join(text if every else f"{' and '.join(n)} {text}" for text, n in norms.items())
+            found = model["norms"][norm][-1]["certified"] is not None
+            norms.setdefault(f"certificate: {text}" if found else f"no certificate: {text}", []).append(norm)
+        where = ["" if len(norms) == 1 else f" ({', '.join(names)})" for names in norms.values()]
+        out[name] = "; ".join(text + end for text, end in zip(norms, where, strict=True))
     return out
 
 
@@ -154,14 +154,17 @@ def report_text(summary: dict[str, Any]) -> str:
         table.append([row["norm"], row["radius"], row["model"], *numbers])
     table[0][0] = "error in %" if kind == "error" else "squared error"
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for above, row in list(zip(table[1:], table[2:], strict=False))[::-1]:
+    for above, row in reversed(list(pairwise(table))):
         row[:2] = ["", ""] if above[:2] == row[:2] else row[:2]
     lines = [
-        "  ".join(f"{cell:{'<' if k in (0, 2) else '>'}{w}}" for k, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            f"{cell:{'<' if k in (0, 2) else '>'}{w}}"
+            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in table
     ]
-    certified = certificate_lines(summary)
-    sentences = [f"{name}: {text} It is {certified[name]}." for name, text in headlines(summary).items()]
+    certificates = certificate_lines(summary)
+    sentences = [f"{name}: {text}\n    {certificates[name]}" for name, text in headlines(summary).items()]
     return "\n".join([*sentences, "", *lines])
 
 
@@ -186,6 +189,7 @@ def report_html(summary: dict[str, Any]) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"percent": lambda share: _cell(share, "error"), "short": lambda v: f"{v:.3g}"}
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     template = files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
     charts = [markup(_svg(summary, norm)) for norm in summary["norms"]]
     labels = {norm: _labels(radii) for norm, radii in summary["radii"].items()}
@@ -218,33 +222,34 @@ def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: 
     require("matplotlib", user="a plot", extra="experiments")
     figures = import_module("matplotlib.figure")
     quantity, scale, _ = _quantity(summary)
-    norms = norms or summary["norms"]
+    norms, colours = norms or summary["norms"], COLOURS * len(summary["models"])
     with import_module("matplotlib").rc_context(_style(ink)):
         figure = figures.Figure(figsize=(4.4 * len(norms), 3.8), layout="constrained")
         figure.patch.set_alpha(0.0)
         for axes, norm in zip(figure.subplots(1, len(norms), squeeze=False)[0], norms, strict=True):
             axes.patch.set_alpha(0.0)
-            for (name, model), colour in zip(
-                summary["models"].items(), COLOURS * len(summary["models"]), strict=False
-            ):
+            for model, colour in zip(summary["models"].values(), colours, strict=False):
                 rows = model["norms"][norm]
                 radii = [row["radius"] for row in rows]
                 worst = [scale * row["measures"]["worst"][quantity] for row in rows]
                 spread = [1.96 * scale * row["measures"]["worst"][f"{quantity}_stderr"] for row in rows]
                 noise = [scale * row["measures"]["noise"][quantity] for row in rows]
-                axes.errorbar(radii, worst, spread, fmt="o-", color=colour, ms=4, lw=1.5, elinewidth=0.8, label=f"{name}, attacked")
+                axes.errorbar(radii, worst, spread, fmt="o-", color=colour, ms=3, lw=1.5, elinewidth=0.8)
                 if rows[-1]["certified"] is not None:
                     bound = [100 * row["certified"] for row in rows]
                     axes.fill_between(radii, worst, bound, color=colour, alpha=0.18, linewidth=0)
-                    axes.plot(radii, bound, "--", color=colour, lw=1.5, label=f"{name}, certified")
-                axes.plot(radii, noise, ":", color=colour, lw=1, label=f"{name}, noise")
+                    axes.plot(radii, bound, "--", color=colour, lw=1.5)
+                axes.plot(radii, noise, ":", color=colour, lw=1.5)
             axes.set_xlabel(f"{norm} radius")
             axes.set_ylabel("error in %" if quantity == "error" else "squared error")
             axes.set_ylim(0, 102 if quantity == "error" else None)
             axes.grid(alpha=0.12)
-        found = [axes.get_legend_handles_labels() for axes in figure.axes]
-        entries = {label: line for lines, labels in found for line, label in zip(lines, labels, strict=True)}
-        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2, frameon=False)
+        certified = any(text.startswith("certificate") for text in certificate_lines(summary).values())
+        styles = {"attacked": "o-", **({"certified": "--"} if certified else {}), "noise": ":"}
+        axes, entries = figure.axes[0], zip(summary["models"], colours, strict=False)
+        lines = [axes.plot([], [], color=colour, lw=5, label=name)[0] for name, colour in entries]
+        lines += [axes.plot([], [], style, color=ink, ms=3, label=text)[0] for text, style in styles.items()]
+        figure.legend(handles=lines, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

@@ -68,7 +68,10 @@ def summarize_measures(
         "comparisons": _comparisons(joined, threat, models[0].kind),
         "warnings": [text for model in models for text in _warnings(model, joined[model.name], threat)],
         "date": datetime.now().date().isoformat(),
-        "provenance": {**provenance(), "versions": versions(n for n, m in LIBRARIES.items() if m in sys.modules)},
+        "provenance": {
+            **provenance(),
+            "versions": versions(n for n, m in LIBRARIES.items() if m in sys.modules),
+        },
     }
 
 
@@ -121,7 +124,9 @@ def _model_summary(
                     "by": {name: _by_group(wrong, values) for name, values in partitions.items()},
                 }
             )
-    attacks = dict.fromkeys(key.attack for key in found if key.attack not in (None, "noise", "sampling", "worst"))
+    attacks = dict.fromkeys(
+        key.attack for key in found if key.attack not in (None, "noise", "sampling", "worst")
+    )
     return {
         "clean": _mean(found, MeasureKey("loss")),
         "attacks": list(attacks),
@@ -262,8 +267,8 @@ def _contradictions(model: Model, found: Measures, norm: str, threat: ThreatMode
             broken = int(np.sum(found[MeasureKey("wrong", norm, radius, "worst")] > uncertified))
             if broken:
                 return [
-                    f"{model.name}, {norm} {radius:g}: attacks break {broken} certified points: the certificate "
-                    "is wrong, because the model is not deterministic, or its layers were not recognized"
+                    f"{model.name}, {norm} {radius:g}: attacks break {broken} certified points, so that the "
+                    "certificate is wrong: the model may not be deterministic"
                 ]
     return []
 
