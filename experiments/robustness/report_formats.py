@@ -145,7 +145,7 @@ def comparison_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def report_text(summary: dict[str, Any]) -> str:
-    """The headlines and the table of all models, for the terminal."""
+    """The table of all models and their headlines, for the terminal."""
     kind, _, _ = _quantity(summary)
     columns = ["clean", "attacked", *(["certified", "undecided"] if kind == "error" else [])]
     table = [["", "radius", "model", *columns]]
@@ -165,7 +165,7 @@ def report_text(summary: dict[str, Any]) -> str:
     ]
     certificates = certificate_lines(summary)
     sentences = [f"{name}: {text}\n    {certificates[name]}" for name, text in headlines(summary).items()]
-    return "\n".join([*sentences, "", *lines])
+    return "\n".join([*lines, *sentences])
 
 
 def _quantity(summary: dict[str, Any]) -> tuple[str, float, str]:
