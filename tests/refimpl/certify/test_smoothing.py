@@ -1,6 +1,7 @@
 """Radii of smoothed classifiers are below the exact ones, up to the stated failure probability."""
 
-from math import inf, nan
+from dataclasses import replace
+from math import exp, inf, log, log1p, nan
 from statistics import NormalDist
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 
 from phiball import Ball, Gaussian
+from phiball.backends import as_rng
 from phiball.certify import ABSTAIN, SmoothedClassifier, certified_radius
 from phiball.refimpl.certify import smoothing
 from tests.support.arrays import Arrays
 
-pytest.importorskip("scipy", reason="scipy: not installed")
+special = pytest.importorskip("scipy.special", reason="scipy: not installed")
 CUBE = Ball("linf", 1.0)
 
 
@@ -39,6 +41,73 @@ def test_radii_exceed_the_distance_at_most_as_often_as_stated(
     monkeypatch.undo()
     sharp = SmoothedClassifier(halfspace, noise, n_samples=100_000, batch_size=10_000).radii(x[:2])
     assert np.all((sharp.radius > 0.57) & (sharp.radius <= 0.6))
+
+
+class Laplace:
+    """Noise with density exp(-|b|_1/a)/(2 a)^d; shifts are in l1."""
+
+    def __init__(self, a: float) -> None:
+        self.a = a
+
+    def sample(self, x: Any, n_samples: int, *, rng: Any = None, event_ndim: int = 1) -> Any:
+        shape = (*x.shape[:-event_ndim], n_samples, *x.shape[-event_ndim:])
+        size = as_rng(rng).exponential(shape, like=x)
+        return x[:, None, ...] + self.a * np.where(as_rng(rng).uniform(shape, like=x) < 0.5, size, -size)
+
+    def shift_divergence(self, radius: float, divergence: Any) -> float:
+        assert divergence.name == "entropic"
+        return radius / self.a + exp(-radius / self.a) - 1
+
+
+def test_radii_of_other_noise() -> None:
+    """The smoothed classifier of a half-space has exactly p = 1 - exp(-0.6/a)/2."""
+    x, noise = np.array([[1.1, 0.0], [0.5, 0.0]]), Laplace(0.2)
+    result = SmoothedClassifier(halfspace, noise, divergence="kl", n_samples=10_000).radii(x)  # type: ignore[arg-type]
+    p = 1 - exp(-3) / 2
+    assert p - 0.01 < result.p[0] <= p
+    # The Bernoulli KL divergence between 1/2 and p is log(1/(4 p (1 - p)))/2.
+    budget = -log(4 * result.p[0] * (1 - result.p[0])) / 2
+    assert result.radius[0] / 0.2 + exp(-result.radius[0] / 0.2) - 1 == pytest.approx(budget, rel=1e-9)
+    assert result.radius[0] < 0.6
+    assert result.label.tolist() == [1, ABSTAIN]
+    assert result.norm is None
+    with pytest.raises(ValueError, match=r"noise is .*Laplace"):
+        SmoothedClassifier(halfspace, noise)  # type: ignore[arg-type]
+
+
+def test_bounds_on_mean_scores_fail_at_most_as_often_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the normal distribution function as a score, the mean score has a closed form."""
+
+    def scores(x: Any) -> Any:
+        own = special.ndtr(4 * halfspace(x))
+        return np.stack([0.2 * (1 - own), own, 0.8 * (1 - own)], axis=1)  # the largest other score is 0.8
+
+    x = np.stack([np.full(300, 0.8), np.arange(300)], axis=1)
+    smoothed = SmoothedClassifier(scores, Gaussian(0.5), soft=True, failure_probability=0.1, n_samples=200)
+    own = NormalDist().cdf(0.3 / (0.5**2 + 0.25**2) ** 0.5)
+    mean = (1 + own - 0.8 * (1 - own)) / 2
+    np.testing.assert_allclose(smoothed(x[:4])[:, 1], own, atol=0.1)
+    assert np.sum(smoothed.radii(x).p > mean) < 30 + 4 * 5.2
+    assert np.mean(smoothed.radii(x).p) > mean - 0.15
+    monkeypatch.setattr(smoothing, "binomial_lower_bound", lambda k, n, failure: k / n)
+    assert np.sum(smoothed.radii(x).p > mean) > 100
+
+
+def test_divergences_use_the_distribution_of_scores() -> None:
+    """A constant score of 0.7 has loss 0.3, except with a probability q of at most 1 - (failure/n)^(1/n)."""
+    x, n = np.zeros((1, 1)), 1000
+    smoothed = SmoothedClassifier(lambda z: 0 * z + 0.7, Gaussian(0.5), soft=True, n_samples=n)
+    q = 1 - (0.001 / n) ** (1 / n)
+    other = 2 / 7  # the probability of loss 1 with which the mean loss is 1/2
+    budgets = {
+        "kl": other * log(other / q) + (1 - other) * log((1 - other) / (1 - q)),
+        "chi2": (other - q) ** 2 / (2 * q * (1 - q)),
+    }
+    shifts = {"kl": (2 * budgets["kl"]) ** 0.5, "chi2": log1p(2 * budgets["chi2"]) ** 0.5}
+    for divergence, shift in shifts.items():
+        result = replace(smoothed, divergence=divergence).radii(x)
+        assert result.radius[0] == pytest.approx(0.5 * shift, rel=1e-6)
+        assert result.radius[0] > 1.7 * smoothed.radii(x).radius[0]  # which depends on the mean alone
 
 
 def test_labels_and_abstention_on_every_library(arrays: Arrays) -> None:
@@ -73,6 +142,8 @@ def test_results_do_not_depend_on_other_points() -> None:
     [
         ({"classifier": lambda x: np.full((len(x), 3), nan)}, ValueError, "NaN"),
         ({"classifier": lambda x: x[:, :, None]}, ValueError, "returns shape"),
+        ({"soft": True}, ValueError, r"scores outside \[0, 1\]"),
+        ({"divergence": "cosine"}, ValueError, "divergence is 'cosine'"),
         ({"noise": Gaussian(0.0)}, ValueError, "positive std"),
         ({"noise": Ball(2, 1.0)}, ValueError, "norm inf"),
         ({"noise": Ball(inf, 1.0, (0, 1))}, ValueError, "without clip"),
