@@ -119,12 +119,11 @@ def _data(text: str) -> Any:
 
 def _radii_by_norm(texts: list[str], norms: list[str]) -> Any:
     """The radii of all norms, or of each norm if the texts start with one, as in linf=0:0.1:5."""
-    if not any("=" in text for text in texts):
-        if len(texts) > 1:
-            raise ValueError(
-                f"--radii is {' and '.join(texts)}; expected one list, or one per norm: linf=0:1:5"
-            )
-        return _radii(texts[0]) if texts else None
+    plain = [text for text in texts if "=" not in text]
+    if plain and len(texts) > 1:
+        raise ValueError(f"--radii is {' and '.join(texts)}; expected one list, or one per norm: linf=0:1:5")
+    if plain or not texts:
+        return _radii(plain[0]) if plain else None
     found = {norm: _radii(text) for norm, _, text in (text.partition("=") for text in texts)}
     if norms and set(norms) != set(found):
         raise ValueError(f"--norm names {', '.join(norms)} and --radii {', '.join(found)}; expected the same")
