@@ -56,7 +56,7 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
     if model.kind == REGRESSOR:
         return "certificates are for classifiers", None
     if model.affine:
-        return "exact", partial(_certify_affine, model.affine)
+        return "exact", partial(_certify_affine, model)
     if model.module is None:
         return "it is neither a torch module nor a linear model", None
     if model.exported:
@@ -87,13 +87,19 @@ def _certify_network(
     return certified
 
 
-def _certify_affine(parts: tuple[tuple[Any, Any], ...], x: Array, y: Array, ball: Ball) -> Any:
-    """Whether the mean probability of the parts, which is above 1/2 if all margins are positive, is."""
-    margins = []
-    for coef, intercept in parts:
-        slack = AFFINE_TOL * (1 + np.abs(x @ coef.T + intercept).max())
-        margins.append(certified_margins((coef, intercept), x, y, ball).min(axis=1) - slack)
-    return margins[0] > 0 if len(parts) == 1 else np.mean(np.tanh(np.divide(margins, 2)), axis=0) > 0
+def _certify_affine(model: Model, x: Array, y: Array, ball: Ball) -> Any:
+    """Whether the mean probability of the class is largest in the ball; only where the model is affine."""
+    margins, scores = [], [x @ coef.T + intercept for coef, intercept in model.affine]
+    for part, values in zip(model.affine, scores, strict=True):
+        slack = AFFINE_TOL * (1 + np.abs(values).max())
+        margins.append(certified_margins(part, x, y, ball).min(axis=1) - slack)
+    out = model.outputs(x)
+    if len(scores) == 1:
+        ours, found = (s - s[:, :1] for s in (scores[0], out))
+        return (margins[0] > 0) & np.isclose(found, ours, AFFINE_TOL, AFFINE_TOL).all(axis=1)
+    ours = np.mean([np.tanh((s[:, 1] - s[:, 0]) / 2) for s in scores], axis=0)
+    affine = np.isclose(np.exp(out[:, 1]) - np.exp(out[:, 0]), ours, 0, 1e-6)
+    return (np.mean(np.tanh(np.divide(margins, 2)), axis=0) > 0) & affine
 
 
 def _certify_smoothed(

@@ -496,6 +496,13 @@ def test_affine_pipeline_is_attacked_exactly(n_jobs: int | None) -> None:
     rows = found["models"]["model"]["norms"]["l2"]
     for row in rows:
         assert row["measures"]["worst"]["error"] == pytest.approx(np.mean(margin <= row["radius"]), abs=2e-3)
+        assert row["certified"] == row["measures"]["worst"]["error"]
+    clipped = pipeline.make_pipeline(preprocessing.MinMaxScaler(clip=True), linear.LogisticRegression()).fit(
+        x, y
+    )
+    outside = np.concatenate([x[:30] / 2, np.full((30, 30), 1e3)]), np.r_[y[:30], y[:30]]
+    found_outside = report_on(clipped, outside, norm="l2", radii=[0.001], chunk=30).summary["models"]["model"]
+    assert found_outside["norms"]["l2"][0]["certified"] >= 0.5  # not affine at the points of the second batch
     assert rows[2]["measures"]["worst"]["error"] > 1.5 * rows[2]["measures"]["sampling"]["error"] > 0
     assert not any("optimistic" in text for text in found["warnings"])
 
