@@ -23,9 +23,9 @@ from phiball.experiments.robustness.attack_suite import (
 from phiball.experiments.robustness.models import CLASSIFIER, Model
 from phiball.refimpl.risk import Estimate
 
-LIBRARIES = {
-    name: name for name in ("phiball", "numpy", "scipy", "torch", "torchattacks", "onnxruntime", "pandas")
-} | {"scikit-learn": "sklearn"}
+LIBRARIES = {name: name for name in ("phiball", "numpy", "scipy", "torch", "torchattacks", "onnxruntime")} | {
+    "scikit-learn": "sklearn"
+}
 SIGNIFICANT = 2.0  # a difference of more than this many standard errors is significant
 
 
