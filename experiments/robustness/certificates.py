@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from phiball.backends import Array, array_namespace, device
-from phiball.backends.torch_layers import network_layers
+from phiball.backends.torch_layers import Layer, network_layers
 from phiball.experiments.robustness.models import REGRESSOR, Model, to_float64
 from phiball.refimpl import Ball
 from phiball.refimpl.certify import certified_margins
 
-CROWN_UNITS = 512  # a network with at most so many activations is certified by "crown"
+MAX_PASSES = 1500  # per point, up to which a network is certified by "crown"
 MAX_ENTRIES = 2**24  # of the largest array of coefficients of "crown-ibp"
 AFFINE_TOL = 4e-8  # relative to the scores: an estimator is affine up to 1e-8
 
@@ -66,10 +67,23 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
     except Exception as error:  # tracing runs code of the user
         return str(error), None
     entries = max(2, prod(layers[-1].shape)) * max(prod(layer.shape) for layer in layers)
-    units = sum(prod(layer.shape) for layer in layers if layer.slope is not None)
-    methods: tuple[str, ...] = ("crown-ibp", "crown") if units <= CROWN_UNITS else ("crown-ibp",)
-    methods = (method,) if method else methods if entries <= MAX_ENTRIES else ("interval",)
+    methods: tuple[str, ...] = (
+        ("crown-ibp", "crown") if _crown_passes(layers) <= MAX_PASSES else ("crown-ibp",)
+    )
+    if method or entries > MAX_ENTRIES:
+        methods = (method or "interval",)
     return methods[-1], partial(_certify_network, model.module, methods, max(1, MAX_ENTRIES // entries))
+
+
+def _crown_passes(layers: list[Layer]) -> float:
+    """About the largest number of backward passes per point of "crown", by a count of products.
+
+    There are two for each activation, through the layers before it. Those of the first layer are the same for
+    all points.
+    """
+    work = list(accumulate(layer.n_terms * prod(layer.shape) for layer in layers))
+    activations = [k for k, layer in enumerate(layers) if layer.slope is not None]
+    return sum(2 * prod(layers[k].shape) * work[k] for k in activations[1:]) / max(work[-1], 1)
 
 
 def _certify_network(
