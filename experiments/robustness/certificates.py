@@ -17,12 +17,10 @@ from phiball.refimpl import Ball
 from phiball.refimpl.certify import certified_margins
 
 MAX_PASSES = 1500  # per point, up to which a network is certified by "crown"
-MAX_ENTRIES = 2**24  # of the largest array of coefficients of "crown-ibp"
+MAX_ENTRIES = 2**24  # of the coefficients of one point in "crown-ibp"; "interval" certifies larger networks
 AFFINE_TOL = 4e-8  # relative to the scores: an estimator is affine up to 1e-8
 
-Certificate = Callable[
-    [Array, Array, Ball], Any
-]  # a function (x, y, ball) -> whether each point is certified
+Certificate = Callable[[Array, Array, Ball], Any]  # (x, y, ball) -> whether each point is certified
 
 
 def certify_batch(
@@ -57,7 +55,8 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
     if model.kind == REGRESSOR:
         return "certificates are for classifiers", None
     if model.affine:
-        return "exact", partial(_certify_affine, model)
+        text = "exact" if len(model.affine) == 1 else "a bound on the mean of linear classifiers"
+        return text, partial(_certify_affine, model)
     if model.module is None:
         return "it is neither a torch module nor a linear model", None
     if model.exported:
@@ -67,12 +66,10 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
     except Exception as error:  # tracing runs code of the user
         return str(error), None
     entries = max(2, prod(layers[-1].shape)) * max(prod(layer.shape) for layer in layers)
-    methods: tuple[str, ...] = (
-        ("crown-ibp", "crown") if _crown_passes(layers) <= MAX_PASSES else ("crown-ibp",)
-    )
+    methods: list[str] = ["crown-ibp", "crown"][: 2 if _crown_passes(layers) <= MAX_PASSES else 1]
     if method or entries > MAX_ENTRIES:
-        methods = (method or "interval",)
-    return methods[-1], partial(_certify_network, model.module, methods, max(1, MAX_ENTRIES // entries))
+        methods = [method or "interval"]
+    return methods[-1], partial(_certify_network, model.module, methods)
 
 
 def _crown_passes(layers: list[Layer]) -> float:
@@ -86,18 +83,15 @@ def _crown_passes(layers: list[Layer]) -> float:
     return sum(2 * prod(layers[k].shape) * work[k] for k in activations[1:]) / max(work[-1], 1)
 
 
-def _certify_network(
-    network: Any, methods: tuple[str, ...], chunk: int, x: Array, y: Array, ball: Ball
-) -> Any:
+def _certify_network(network: Any, methods: list[str], x: Array, y: Array, ball: Ball) -> Any:
     xp, certified = array_namespace(x), np.zeros(x.shape[0], dtype=bool)
     for method in methods:
         (left,) = np.nonzero(~certified)
-        for start in range(0, len(left), chunk):
-            part = left[start : start + chunk]
-            rows = xp.asarray(part, device=device(x))
+        if len(left):
+            rows = xp.asarray(left, device=device(x))
             points, labels = xp.take(x, rows, axis=0), xp.take(y, rows, axis=0)
             margins = certified_margins(network, points, labels, ball, method=method)
-            certified[part] = to_float64(margins).min(axis=1) > 0
+            certified[left] = to_float64(margins).min(axis=1) > 0
     return certified
 
 
