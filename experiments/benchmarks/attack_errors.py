@@ -116,17 +116,14 @@ def digits_attacks(victim: Classifier) -> dict[str, Attack]:
 
 def autoattack_attacks(victim: Classifier) -> dict[str, Attack]:
     """`apgd` and pyautoattack, with two and with ten runs in total."""
+    loss, x = pointwise_loss(victim.model, victim.y), victim.x
 
-    def ours(restarts: int) -> Attack:  # the first restart consists of two runs
-        loss = pointwise_loss(victim.model, victim.y)
-        return lambda ball, seed: apgd(
-            loss, victim.x, ball, steps=LONG_STEPS, restarts=restarts, rng=seed
-        )  # fmt: skip
+    def ours(restarts: int, ball: Ball, seed: int) -> Array:  # the first restart takes two runs
+        return apgd(loss, x, ball, steps=LONG_STEPS, restarts=restarts, rng=seed)
 
-    peers = {
-        theirs: ("pyautoattack", partial(_pyautoattack, theirs.split(" + "))) for theirs in SAME_RUNS.values()
-    }
-    return {**dict(zip(SAME_RUNS, (ours(1), ours(TARGETS)), strict=True)), **_installed(victim, peers)}
+    two, ten = SAME_RUNS
+    peers = {name: ("pyautoattack", partial(_pyautoattack, name.split(" + "))) for name in SAME_RUNS.values()}
+    return {two: partial(ours, 1), ten: partial(ours, TARGETS), **_installed(victim, peers)}
 
 
 def tools_attacks(victim: Classifier) -> dict[str, Attack]:
@@ -187,10 +184,8 @@ def _pyautoattack(attacks: list[str], pyautoattack: Any, victim: Classifier, bal
             victim.model, attacks=attacks, version="custom", norm=norm, eps=ball.radius, seed=seed
         )
         for attack in (run.apgd, run.apgd_targeted):
-            attack.n_restarts, attack.use_largereps = (
-                1,
-                ball.norm == 1,
-            )  # large radii first, as is standard in l1
+            attack.n_restarts = 1
+            attack.use_largereps = ball.norm == 1  # large radii first, as in its standard version
         run.apgd_targeted.n_target_classes, run.square.n_queries = TARGETS, QUERIES
         return run.run_standard_evaluation(victim.x, victim.y, batch_size=len(victim.x))[0]
 
@@ -221,7 +216,8 @@ def error_rows(
 ) -> list[Row]:
     """The error in percent of every network under every attack in every ball.
 
-    An attack of another library that raises an exception has the error None, and the exception as `problem`.
+    The error is the name of the exception if an attack raises an IndexError, as pyautoattack does for two
+    classes.
     """
     rows = []
     for seed, train in enumerate(victims):
@@ -233,19 +229,16 @@ def error_rows(
             done = (seed + number / (1 + len(balls))) / len(victims)
             update(done, f"attacking network {seed + 1}, {name}")
             for attack, run in attacks_on(victim).items():
-                row: Row = {"network": victim.name, "attack": attack, "ball": name, "clean": clean}
-                outcome = {"error": None, "outside": None, "problem": None}
+                outside = None
                 try:
-                    found = run(ball, seed)
-                except IndexError as error:  # raised by pyautoattack for two classes
-                    outcome["problem"] = f"{type(error).__name__}: {error}"
-                else:
-                    if isinstance(found, float):
-                        outcome["error"] = found
-                    else:
-                        outcome["error"] = 100 * victim.errors(found) / len(victim.x)
-                        outcome["outside"] = _outside_ball_or_box(ball, victim.x, found)
-                rows.append(row | outcome)
+                    error = run(ball, seed)
+                except IndexError:
+                    error = "IndexError"
+                if not isinstance(error, (float, str)):
+                    outside = _outside_ball_or_box(ball, victim.x, error)
+                    error = 100 * victim.errors(error) / len(victim.x)
+                where = {"network": victim.name, "attack": attack, "ball": name}
+                rows.append({**where, "clean": clean, "error": error, "outside": outside})
     return rows
 
 
@@ -259,7 +252,7 @@ def attack_rows(rows: list[Row]) -> list[Row]:
         errors: dict[str, list[Any]] = {row["ball"]: [] for row in group}
         for row in group:
             errors[row["ball"]].append(row["error"])
-        columns = {ball: None if None in found else fmean(found) for ball, found in errors.items()}
+        columns = {ball: "IndexError" if "IndexError" in e else fmean(e) for ball, e in errors.items()}
         where = {"network": network, "attack": attack, "inside": inside}
         means.append({**where, "clean": fmean(row["clean"] for row in group), **columns})
     return means
@@ -270,63 +263,12 @@ def compare_errors(rows: list[Row], pairs: Sequence[tuple[str, str]]) -> list[st
     found = {(row["attack"], row["network"], row["ball"]): row["error"] for row in rows}
     lines = []
     for ours, theirs in pairs:
-        gaps = [
-            round(found[ours, *rest] - error, 6) + 0.0  # no -0.0
-            for (attack, *rest), error in found.items()
-            if attack == theirs
-        ]
+        gaps = [found[ours, *rest] - error for (attack, *rest), error in found.items() if attack == theirs]
         if gaps:
-            verdict = "" if min(gaps) >= -ALLOWED else "BELOW: "
-            lines.append(f"{verdict}{ours}, minus {theirs}: {min(gaps):+.1f} to {max(gaps):+.1f} points")
+            low, high = (round(gap, 6) + 0.0 for gap in (min(gaps), max(gaps)))  # no -0.0
+            verdict = "" if low >= -ALLOWED else "BELOW: "
+            lines.append(f"{verdict}{ours}, minus {theirs}: {low:+.1f} to {high:+.1f} points")
     return lines
-
-
-# --- Reports ----------------------------------------------------------------------------------------------
-
-
-def _missing(*packages: str) -> list[str]:
-    names = [PIP_NAMES.get(package, package) for package in packages if not optional_module(package)]
-    return [NOT_INSTALLED.format(name) for name in names]
-
-
-def digits_report(quick: bool, update: Update) -> BenchmarkReport:
-    """The table of the part `digits`."""
-    seeds = 2 if quick else 6
-    victims = [partial(train_victim, seed) for seed in range(seeds)]
-    balls = DIGITS_BALLS[::2] if quick else DIGITS_BALLS
-    rows = error_rows(victims, balls, digits_attacks, update)
-    title = f"Error in percent under attacks with {STEPS} steps, mean of {seeds} networks"
-    return BenchmarkReport([BenchmarkTable(title, attack_rows(rows), INSIDE)], _missing("torchattacks"))
-
-
-def _image_victims(names: Sequence[str], quick: bool, test_images: int) -> list[Callable[[], Classifier]]:
-    """Networks for image sets; the quick version is a network for the digits."""
-    if quick:
-        return [partial(train_victim, 0, epochs=3, test_images=50)]
-    return [partial(train_image_victim, name, test_images=test_images) for name in names]
-
-
-def autoattack_report(quick: bool, update: Update) -> BenchmarkReport:
-    """The tables of the part `autoattack`: images, and a table of data with two classes."""
-    victims = _image_victims(IMAGE_SETS, quick, 500)
-    images = error_rows(victims, AUTOATTACK_BALLS, autoattack_attacks, part_of(update, 0.0, 0.95))
-    table = error_rows([train_table_victim], TABLE_BALLS, autoattack_attacks, part_of(update, 0.95, 1.0))
-    title = f"Error in percent under Auto-PGD, {LONG_STEPS} steps per run"
-    problems = dict.fromkeys(
-        f"{row['attack']}, {row['network']}: {row['problem']}" for row in table if row["problem"]
-    )
-    lines = [*compare_errors(images, list(SAME_RUNS.items())), *problems, *_missing("pyautoattack")]
-    tables = [BenchmarkTable(title, attack_rows(rows), INSIDE) for rows in (images, table)]
-    return BenchmarkReport(tables, lines)
-
-
-def tools_report(quick: bool, update: Update) -> BenchmarkReport:
-    """The table of the part `tools`."""
-    rows = error_rows(_image_victims(["fashion-mnist"], quick, 1000), TOOLS_BALLS, tools_attacks, update)
-    title = f"Error in percent: the report, and attacks with {LONG_STEPS} steps (Square: {QUERIES} queries)"
-    lines = compare_errors(rows, [("robustness_report", name) for name in TOOLS])
-    missing = _missing(*(package for package, _ in TOOLS.values()))
-    return BenchmarkReport([BenchmarkTable(title, attack_rows(rows), INSIDE)], [*lines, *missing])
 
 
 def bench_attacks(
@@ -336,6 +278,28 @@ def bench_attacks(
     require("torch", user="bench attacks", extra="bench")
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
-    reports = {"digits": digits_report, "autoattack": autoattack_report, "tools": tools_report}
+    names, count = (IMAGE_SETS, 500) if part == "autoattack" else (("fashion-mnist",), 1000)
+    victims = [partial(train_image_victim, name, test_images=count) for name in names]
+    if quick:
+        victims = [partial(train_victim, 0, epochs=3, test_images=50)]
+    lines: list[str] = []
     with backend("torch"):
-        return reports[part](quick, update)
+        if part == "digits":
+            seeds, packages = range(2 if quick else 6), ["torchattacks"]
+            balls = DIGITS_BALLS[::2] if quick else DIGITS_BALLS
+            rows = error_rows([partial(train_victim, seed) for seed in seeds], balls, digits_attacks, update)
+            tables = {f"attacks with {STEPS} steps, mean of {len(seeds)} networks": rows}
+        elif part == "autoattack":
+            packages, runs = ["pyautoattack"], f"Auto-PGD with {LONG_STEPS} steps per run"
+            rows = error_rows(victims, AUTOATTACK_BALLS, autoattack_attacks, part_of(update, 0.0, 0.95))
+            data = error_rows([train_table_victim], TABLE_BALLS, autoattack_attacks)
+            tables = {f"{runs}, images": rows, f"{runs}, a table with two classes": data}
+            lines = compare_errors(rows, list(SAME_RUNS.items()))
+        else:
+            packages = [package for package, _ in TOOLS.values()]
+            rows = error_rows(victims, TOOLS_BALLS, tools_attacks, update)
+            tables = {f"the attacks of a report, and {LONG_STEPS} steps (Square: {QUERIES} queries)": rows}
+            lines = compare_errors(rows, [("robustness_report", name) for name in TOOLS])
+    lines += [NOT_INSTALLED.format(PIP_NAMES.get(p, p)) for p in packages if not optional_module(p)]
+    made = [BenchmarkTable(f"Error in percent under {t}", attack_rows(r), INSIDE) for t, r in tables.items()]
+    return BenchmarkReport(made, lines)

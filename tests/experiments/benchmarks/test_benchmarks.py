@@ -216,7 +216,7 @@ def test_attacks_of_libraries_are_compared_with_ours(monkeypatch: pytest.MonkeyP
                 raise IndexError("index -3 is out of bounds")
             return x, y
 
-    far = partial(lambda module, victim, ball, seed: victim.x + 2 * ball.radius)
+    far = lambda module, victim, ball, seed: victim.x + 2 * ball.radius  # noqa: E731
     monkeypatch.setattr(attack_errors, "TOOLS", {"far": ("numpy", far)})
     monkeypatch.setattr(attack_errors, "SAME_RUNS", {"apgd": "apgd-ce", "apgd, restarts": "square"})
     monkeypatch.setattr(attack_errors, "TARGETS", 2)
@@ -227,10 +227,7 @@ def test_attacks_of_libraries_are_compared_with_ours(monkeypatch: pytest.MonkeyP
     assert [row["inside"] for row in report.tables[0].rows] == 4 * ["yes"]
     ours, _, theirs, _ = (row["linf 0.15"] for row in report.tables[0].rows)
     assert ours > theirs == report.tables[0].rows[0]["clean"]
-    assert report.tables[1].rows[2]["l2 0.5"] is None
-    assert any(
-        line.endswith("breast cancer: IndexError: index -3 is out of bounds") for line in report.findings
-    )
+    assert report.tables[1].rows[2]["l2 0.5"] == "IndexError"
     report = bench(part="tools")
     assert [row["inside"] for row in report.tables[0].rows] == ["", "NO"]
     rows = [
