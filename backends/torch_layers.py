@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from phiball.backends.arrays import Array
+
+Box: TypeAlias = tuple[slice, ...]  # rows and columns of an image
 
 SUPPORTED = (
     "Linear, Conv2d, ReLU, LeakyReLU, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d, Flatten, "
@@ -28,6 +31,9 @@ class Layer:
       inputs, but without `slope` and `linear`, adds its inputs.
     - `bias`: b. `bias_size`: the sum of the sizes of its terms.
     - `n_terms`: a bound on the number of terms of an entry of W z + b; 0 if there is no rounding.
+    - `adjoint`: the function (rows, input shape) -> W' rows; derived from `linear` by default.
+    - `window`: for a layer of images whose pixels read a window of pixels: kernel size, stride and padding,
+      each for both axes. `unpadded` has `linear` and `adjoint` without padding.
     """
 
     inputs: tuple[int, ...]
@@ -38,11 +44,82 @@ class Layer:
     bias: Any = 0.0
     bias_size: Any = 0.0
     n_terms: int = 0
+    adjoint: Callable[[Array, tuple[int, ...]], Array] | None = None
+    window: tuple[tuple[int, int], ...] | None = None
+    unpadded: tuple[Any, Any] = (None, None)
 
     def transpose(self, rows: Array, shape: tuple[int, ...]) -> Array:
         """W' applied to rows (k,) + `shape` of the output, for inputs of the given shape."""
+        if self.adjoint is not None:
+            return self.adjoint(rows, shape)
         torch = import_module("torch")
         return torch.func.vjp(self.linear, rows.new_zeros((rows.shape[0], *shape)))[1](rows)[0]
+
+
+def pixel_layers(layers: list[Layer], z: int, pixel: tuple[int, int]) -> list[tuple[Layer, int, Box]] | None:
+    """The part of the network that a pixel of layer z depends on, for the transposes of its layers.
+
+    Returns a list of layers, each with the position of the original layer and the rows and columns of it that
+    the part has; None if a layer up to z is not made of images.
+    """
+    boxes: dict[int, Box] = {z: tuple(slice(k, k + 1) for k in pixel)}
+    for at in reversed(range(z + 1)):
+        layer = layers[at]
+        if at not in boxes:
+            continue
+        if len(layer.shape) != 3 or (layer.linear is not None and layer.window is None):
+            return None
+        for i in layer.inputs:
+            need = [
+                slice(max(s.start, 0), min(s.stop, n))
+                for s, n in zip(_reads(layer, boxes[at]), layers[i].shape[1:], strict=True)
+            ]
+            old = boxes.get(i, need)
+            boxes[i] = tuple(
+                slice(min(s.start, t.start), max(s.stop, t.stop)) for s, t in zip(old, need, strict=True)
+            )
+    parts: list[tuple[Layer, int, Box]] = []
+    position: dict[int, int] = {}
+    for at in sorted(boxes):
+        layer, box, inputs = layers[at], boxes[at], []
+        for i in layer.inputs:
+            inputs.append(position[i])
+            reads = _reads(layer, box)
+            if reads != boxes[i]:  # add a layer that crops its input, or pads it with zeros
+                parts.append((_crop(position[i], layers[i].shape[0], boxes[i], reads), i, reads))
+                inputs[-1] = len(parts) - 1
+        shape = (layer.shape[0], *(s.stop - s.start for s in box))
+        linear, adjoint = layer.unpadded
+        parts.append(
+            (replace(layer, inputs=tuple(inputs), shape=shape, linear=linear, adjoint=adjoint), at, box)
+        )
+        position[at] = len(parts) - 1
+    return parts
+
+
+def _reads(layer: Layer, box: Box) -> Box:
+    """The rows and columns that a box of the output reads, including padding."""
+    if layer.window is None:
+        return box
+    return tuple(
+        slice(s.start * stride - pad, (s.stop - 1) * stride - pad + kernel)
+        for s, kernel, stride, pad in zip(box, *layer.window, strict=True)
+    )
+
+
+def _crop(position: int, channels: int, old: Box, new: Box) -> Layer:
+    """A layer that crops the box `old` to `new`, with zeros outside `old`."""
+    pad = import_module("torch").nn.functional.pad
+    ends = [
+        e for s, t in zip(old[::-1], new[::-1], strict=True) for e in (s.start - t.start, t.stop - s.stop)
+    ]
+    shape = (channels, *(s.stop - s.start for s in new))
+    return Layer(
+        (position,),
+        shape,
+        linear=lambda z: pad(z, ends),
+        adjoint=lambda rows, _: pad(rows, [-e for e in ends]),
+    )
 
 
 def network_layers(network: Any, x: Array) -> list[Layer]:
@@ -145,17 +222,29 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
         return Layer(inputs, shape, slope=float(getattr(module, "negative_slope", 0.0)), n_terms=1)
     linear = absolute = module
     bias = size = x.new_zeros((), dtype=torch.float64)
-    n_terms = 0
+    n_terms, adjoint, window, unpadded = 0, None, None, (None, None)
     if kind is nn.Linear:
         weight = _double(module.weight)
+        adjoint = lambda rows, _: rows @ weight  # noqa: E731
         linear, absolute = (lambda z, w=w: nn.functional.linear(z, w) for w in (weight, weight.abs()))
         n_terms = module.in_features
     elif kind is nn.Conv2d and module.padding_mode == "zeros":
         weight = _double(module.weight)
-        options = (None, module.stride, module.padding, module.dilation, module.groups)
-        linear, absolute = (
-            lambda z, w=w: nn.functional.conv2d(z, w, *options) for w in (weight, weight.abs())
-        )
+        stride, dilation = module.stride, module.dilation
+
+        def convolution(z: Array, w: Array, padding: Any) -> Array:
+            return nn.functional.conv2d(z, w, None, stride, padding, dilation, module.groups)
+
+        def transposed(rows: Array, size: tuple[int, ...], padding: Any) -> Array:
+            size = (rows.shape[0], *size)
+            return nn.grad.conv2d_input(size, weight, rows, stride, padding, dilation, module.groups)
+
+        linear, absolute = (partial(convolution, w=w, padding=module.padding) for w in (weight, weight.abs()))
+        if not isinstance(module.padding, str):
+            adjoint = partial(transposed, padding=module.padding)
+            kernel = tuple(d * (k - 1) + 1 for d, k in zip(dilation, module.kernel_size, strict=True))
+            window = (kernel, stride, module.padding)
+            unpadded = partial(convolution, w=weight, padding=0), partial(transposed, padding=0)
         n_terms = weight[0].numel()
     elif kind in (nn.BatchNorm1d, nn.BatchNorm2d) and module.running_mean is not None:
         column = (-1, *[1] * (len(shape) - 1))
@@ -166,16 +255,22 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
         bias, size = (offset - shift).reshape(column), (offset.abs() + shift.abs()).reshape(column)
         scale = scale.reshape(column)
         linear, absolute = (lambda z, s=s: s * z for s in (scale, scale.abs()))
+        adjoint = lambda rows, _: scale * rows  # noqa: E731
+        window, unpadded = ((1, 1), (1, 1), (0, 0)), (linear, adjoint)
         n_terms = 4
     elif kind in (nn.AvgPool2d, nn.AdaptiveAvgPool2d) and getattr(module, "divisor_override", None) is None:
         n_terms = prod(shape[1:])
+        if kind is nn.AvgPool2d and module.padding in (0, (0, 0)) and not module.ceil_mode:
+            sizes = (module.kernel_size, module.stride, 0)
+            window = tuple(size if isinstance(size, tuple) else (size, size) for size in sizes)
+            unpadded = linear, None
     elif not (kind is nn.Flatten and module.start_dim == 1):
         raise NotImplementedError(f"layer {name!r} is {module}, which is not supported; expected {SUPPORTED}")
     if kind in (nn.Linear, nn.Conv2d) and module.bias is not None:
         bias = _double(module.bias).reshape((-1, 1, 1) if kind is nn.Conv2d else (-1,))
         size = bias.abs()
     out = tuple(linear(x.new_zeros((1, *shape), dtype=torch.float64)).shape[1:])
-    return Layer(inputs, out, None, linear, absolute, bias, size, n_terms)
+    return Layer(inputs, out, None, linear, absolute, bias, size, n_terms, adjoint, window, unpadded)
 
 
 def _double(tensor: Array) -> Array:

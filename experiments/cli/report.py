@@ -29,7 +29,13 @@ def report(
     norm: Annotated[
         list[str] | None, typer.Option(help="Norm of the perturbation: l1, l2 or linf; can be repeated.")
     ] = None,
-    radii: Annotated[str, typer.Option(help="Radii, as first:last:count or separated by commas.")] = "0:1:5",
+    radii: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Radii, as first:last:count or separated by commas. For one norm: linf=0:0.1:5; can be "
+            "repeated. By default, up to 4 % of the range of the features."
+        ),
+    ] = None,
     clip: Annotated[
         str, typer.Option(help="Range lo,hi of the inputs, for example 0,1; by default unbounded.")
     ] = "",
@@ -59,7 +65,7 @@ def report(
                 {_name(text): _load(text) for text in models},
                 _data(data),
                 norm=norm or ("l2", "linf"),
-                radii=_radii(radii),
+                radii=_radii_by_norm(radii or [], norm or []),
                 clip=_numbers("--clip", clip, 2) if clip else None,
                 feature_scale=_numbers("--feature-scale", feature_scale) if feature_scale else None,
                 rng=seed,
@@ -78,12 +84,18 @@ def report(
 
 def _name(text: str) -> str:
     """The name in the report of a model given on the command line."""
-    return Path(text).stem if text.endswith((".pt2", ".onnx")) else text.rpartition(":")[2].removesuffix("()")
+    return Path(text).stem if _is_file(text) else text.rpartition(":")[2].removesuffix("()")
+
+
+def _is_file(text: str) -> bool:
+    from phiball.experiments.robustness.models import MODEL_FILES, TORCH_FILES
+
+    return text.endswith((*MODEL_FILES, *TORCH_FILES))
 
 
 def _load(text: str) -> Any:
     """The object package.module:name, the result of package.module:name(), or a model's file name."""
-    if text.endswith((".pt2", ".onnx")):
+    if _is_file(text):
         return text
     module, _, name = text.removesuffix("()").partition(":")
     if not module or not name:
@@ -103,6 +115,19 @@ def _data(text: str) -> Any:
     if missing:
         raise ValueError(f"{text} has no array {min(missing)!r}; expected x and y")
     return arrays["x"], arrays["y"]
+
+
+def _radii_by_norm(texts: list[str], norms: list[str]) -> Any:
+    """The radii of all norms, or of each norm if the texts start with one, as in linf=0:0.1:5."""
+    plain = [text for text in texts if "=" not in text]
+    if plain and len(texts) > 1:
+        raise ValueError(f"--radii is {' and '.join(texts)}; expected one list, or one per norm: linf=0:1:5")
+    if plain or not texts:
+        return _radii(plain[0]) if plain else None
+    found = {norm: _radii(text) for norm, _, text in (text.partition("=") for text in texts)}
+    if norms and set(norms) != set(found):
+        raise ValueError(f"--norm names {', '.join(norms)} and --radii {', '.join(found)}; expected the same")
+    return found
 
 
 def _radii(text: str) -> Any:

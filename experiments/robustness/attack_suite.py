@@ -14,14 +14,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, device, input_gradient, without_gradient
+from phiball.experiments.robustness.certificates import certify_batch
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, to_float64
-from phiball.refimpl import ENTROPIC, Ball, Tilted, Uniform, fgm, pgm, robust_risk, white_noise
+from phiball.refimpl import (
+    ENTROPIC,
+    Ball,
+    Tilted,
+    Uniform,
+    apgd,
+    fgm,
+    pgm,
+    pointwise_loss,
+    robust_risk,
+    white_noise,
+)
+from phiball.refimpl.certify.margins import METHODS
 from phiball.refimpl.distributions.norms import norm_name
 from phiball.refimpl.theory import surrogate
 from phiball.refimpl.validation import valid_count, valid_number
 
-OUR_ATTACKS = ("fgm", "pgm", "search")
-TORCHATTACKS = ("apgd-ce", "apgd-dlr", "fab", "square")  # the attacks that make up AutoAttack
+OUR_ATTACKS = ("fgm", "pgm", "apgd", "search")
+TORCHATTACKS = ("fab", "square")
 ATTACKS = (*OUR_ATTACKS, *TORCHATTACKS)
 TORCHATTACKS_NORMS = {"l2": "L2", "linf": "Linf"}
 MAX_FRAGILE = 8  # points broken at the smallest radii, listed per batch and in the summary
@@ -33,15 +46,17 @@ BISECTIONS = 10  # of the segment from a data point to its adversarial example
 class AttackSettings:
     """The attacks of a report and their effort.
 
-    - `attacks`: some of "fgm", "pgm", "search" (random search, which needs no gradients), and the attacks
-      "apgd-ce", "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images
-      with `clip=(0, 1)`, in l2 and linf. None takes all that are installed.
-    - `steps`, `restarts`: of "pgm"; "apgd-ce", "apgd-dlr" and "fab" take as many steps.
+    - `attacks`: some of "fgm", "pgm", "apgd", "search" (random search, which needs no gradients), and the
+      attacks "fab" and "square" of torchattacks, which run on torch classifiers of images with
+      `clip=(0, 1)`, in l2 and linf. None takes all that are installed.
+    - `steps`, `restarts`: of "pgm" and "apgd"; "fab" takes as many steps.
     - `n_queries`: forward passes of "search" and "square" per point.
     - `n_noise`: uniform points of each ball.
     - `etas`: the prices eta of the robust risk, with the entropic divergence; () skips it.
     - `n_samples`: sampled points per data point for the robust risk.
     - `chunk`: data points per batch, for data given as arrays.
+    - `certificate`: the method that certifies networks, as in `certified_margins`. None takes "crown-ibp",
+      followed by "crown" for points that it does not certify if the network has few activations.
     - `kind`: "classifier" or "regressor". None decides by the labels: whole numbers and strings are classes.
 
     >>> from phiball import AttackSettings
@@ -57,6 +72,7 @@ class AttackSettings:
     etas: tuple[float, ...] = (0.1, 1.0)
     n_samples: int = 32
     chunk: int = 256
+    certificate: str | None = None
     kind: str | None = None
 
     def __post_init__(self) -> None:
@@ -70,18 +86,24 @@ class AttackSettings:
         for name in ("steps", "restarts", "n_queries", "n_noise", "chunk"):
             valid_count(name, getattr(self, name))
         valid_count("n_samples", self.n_samples, 2)
+        if self.certificate not in (None, *METHODS):
+            raise ValueError(f"certificate is {self.certificate!r}; expected one of {', '.join(METHODS)}")
         if self.kind not in (None, CLASSIFIER, REGRESSOR):
             raise ValueError(f"kind is {self.kind!r}; expected {CLASSIFIER!r} or {REGRESSOR!r}")
 
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """The allowed perturbations: names of norms, increasing radii, a box `clip`, feature scales."""
+    """The allowed perturbations: increasing radii for each norm, a box `clip`, feature scales."""
 
-    norms: tuple[str, ...]
-    radii: tuple[float, ...]
+    radii: dict[str, tuple[float, ...]]
     clip: tuple[float, float] | None = None
     feature_scale: Any = None
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """The names of the norms."""
+        return tuple(self.radii)
 
     def ball(self, norm: str, radius: float, *, clip: bool = True) -> Ball:
         """The ball of a norm and a radius, with or without the box."""
@@ -196,7 +218,7 @@ def measure_batch(
         attacks = [name for name in settings.attacks or () if is_applicable(name, model, x, norm, threat)]
         worst = {name: WorstPoints(loss, wrong, x) for name in ("sampling", *attacks, "worst")}
         broken, adversarial = wrong > 0, x
-        for radius in threat.radii:
+        for radius in threat.radii[norm]:
             ball, key = threat.ball(norm, radius), MeasureKey("loss", norm, radius)
             if radius > 0:
                 noise = _noise(problem, ball, worst["sampling"], settings.n_noise, rng)
@@ -205,7 +227,8 @@ def measure_batch(
                 for name in ("sampling", *attacks):
                     worst["worst"].update(problem, worst[name].x)
                     worst["worst"].wrong = np.maximum(worst["worst"].wrong, worst[name].wrong)
-                out |= _risks(problem, ball, gradients, settings, rng, key)
+                if model.smoothed is None:
+                    out |= _risks(problem, ball, gradients, settings, rng, key)
             else:
                 noise = loss, wrong
             for name, found in {"noise": noise, **{k: (w.loss, w.wrong) for k, w in worst.items()}}.items():
@@ -214,8 +237,12 @@ def measure_batch(
             newly = (worst["worst"].wrong > 0) & ~broken
             broken = broken | newly
             adversarial = _where(newly, worst["worst"].x, adversarial)
+        balls = {radius: threat.ball(norm, radius) for radius in threat.radii[norm]}
+        text, uncertified = certify_batch(model, x, y, wrong, balls, norm, settings.certificate)
+        out[MeasureKey("certificate", norm)] = np.asarray([text])
+        out |= {MeasureKey("uncertified", norm, radius): values for radius, values in uncertified.items()}
         out |= _breaking_radii(problem, norm, adversarial, broken, threat)
-        if gradients is not None and model.kind == CLASSIFIER:
+        if gradients is not None and model.kind == CLASSIFIER and model.smoothed is None:
             out[MeasureKey("wrong_in_huge_ball", norm)] = _wrong_in_huge_ball(problem, norm, threat, settings)
     return out
 
@@ -229,18 +256,15 @@ def is_applicable(name: str, model: Model, x: Array, norm: str, threat: ThreatMo
     """Whether an attack can run on a model and its data.
 
     torchattacks supports torch classifiers of images in l2 and linf, clips every input to [0, 1], and has no
-    feature scales. The loss of apgd-dlr needs at least three classes, and square in l2 needs images of at
-    least five rows.
+    feature scales. Its attack square in l2 needs images of at least five rows.
     """
     if name not in TORCHATTACKS:
         return name == "search" or model.differentiable
-    images = model.module is not None and model.kind == CLASSIFIER and x.ndim == 4
+    images = model.module is not None and model.smoothed is None and model.kind == CLASSIFIER and x.ndim == 4
     supported = norm in TORCHATTACKS_NORMS and threat.clip == (0.0, 1.0) and threat.feature_scale is None
     if not (has_torchattacks() and images and supported):
         return False
-    if name == "square":
-        return norm != "l2" or x.shape[2] >= 5
-    return name != "apgd-dlr" or model.n_classes(x) >= 3
+    return name != "square" or norm != "l2" or x.shape[2] >= 5
 
 
 def run_torchattacks(
@@ -255,8 +279,6 @@ def run_torchattacks(
     seed = int(rng.integers(2**31, (), like=np.empty(0)))
     common = {"norm": TORCHATTACKS_NORMS[norm_name(ball.norm)], "eps": ball.radius, "seed": seed}
     kinds: dict[str, Callable[[Any], Any]] = {
-        "apgd-ce": lambda net: torchattacks.APGD(net, **common, steps=steps, loss="ce"),
-        "apgd-dlr": lambda net: torchattacks.APGD(net, **common, steps=steps, loss="dlr"),
         "fab": lambda net: torchattacks.FAB(net, **common, steps=steps, n_classes=model.n_classes(x)),
         "square": lambda net: torchattacks.Square(net, **common, n_queries=settings.n_queries),
     }
@@ -266,7 +288,8 @@ def run_torchattacks(
 
         def __init__(self) -> None:
             super().__init__()
-            self.module, self.training = model.module, model.module.training
+            # Its device is read from a parameter. The model is not a submodule: its modes must not change.
+            self.place = torch.nn.Parameter(x.new_zeros(()))
 
         def forward(self, x: Any) -> Any:
             return model.outputs(x.to(problem.x.dtype))
@@ -334,6 +357,9 @@ def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettin
     if name == "fgm":
         return fgm(problem.loss, problem.x, ball, gradient=problem.gradient)
     options: Any = {"gradient": problem.gradient, "steps": settings.steps, "restarts": settings.restarts}
+    if name == "apgd":
+        loss = problem.loss if problem.gradient else pointwise_loss(problem.model.attacked, problem.y)
+        return apgd(loss, problem.x, ball, rng=rng, **options)
     return pgm(problem.loss, problem.x, ball, rng=rng, **options)
 
 
@@ -341,7 +367,7 @@ def _wrong_in_huge_ball(
     problem: BatchProblem, norm: str, threat: ThreatModel, settings: AttackSettings
 ) -> Any:
     """1 for points that PGM breaks at ten times the largest radius, else 0; useful gradients break all."""
-    ball = threat.ball(norm, 10 * max(threat.radii))
+    ball = threat.ball(norm, 10 * threat.radii[norm][-1])
     options: Any = {"gradient": problem.gradient, "steps": settings.steps, "keep_best": False}
     return problem.score(pgm(problem.loss, problem.x, ball, **options))[1]
 

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def robustness_report(
     data: Any,
     *,
     norm: Norm | Sequence[Norm] = ("l2", "linf"),
-    radii: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    radii: Sequence[float] | Mapping[Norm, Sequence[float]] | None = None,
     clip: tuple[float, float] | None = None,
     feature_scale: Any = None,
     settings: AttackSettings | None = None,
@@ -61,13 +62,16 @@ def robustness_report(
 
     Arguments:
     - `models`: a model, or a dict of models by name. A model is a torch module, a fitted scikit-learn
-      estimator, a function of arrays, or the path of a .pt2 or .onnx file. Modules, functions and files
-      return logits (n, classes), one logit (n, 1) for two classes, or predictions (n,); a module may also
-      return one logit as (n,). Functions and ONNX files have no gradients, and are attacked only by noise
-      and random search.
+      estimator, a `LinearModel`, a `SmoothedClassifier`, a function of arrays, or the path of a .pt2 or .onnx
+      file. Modules, functions and files return logits (n, classes), one logit (n, 1) for two classes, or
+      predictions (n,); a module may also return one logit as (n,). Functions and ONNX files have no
+      gradients, and are attacked only by noise and random search.
     - `data`: (x, y) or (x, y, groups), arrays or data frames; or a DataLoader or another iterable of such
       batches, which is read once. With groups, errors are also shown by group.
-    - `norm`: "l1", "l2", "linf", or several of them. `radii`: at least one positive number.
+    - `norm`: "l1", "l2", "linf", or several of them.
+    - `radii`: at least one positive number; or a dict of such lists by norm, instead of `norm`. The default
+      depends on the data: 0, 1, 2, 3 and 4 % of the median range of the features (of the width of `clip`, if
+      it is given) in the first batch, in units of `feature_scale`; times sqrt(d) in l2 and times d in l1.
     - `clip`: the range (lo, hi) of valid inputs, for example (0, 1) for images.
     - `feature_scale`: a scale per feature, as in `Ball`; 0 fixes a feature, such as a category.
     - `settings`: the attacks and their effort, see `AttackSettings`.
@@ -79,15 +83,15 @@ def robustness_report(
       `phiball.backends.workers.cluster` selects a Dask or Ray cluster.
     - `progress`: show a progress bar.
 
-    Returns a `RobustnessReport`. Torch modules are run in evaluation mode and restored. Attacks give lower
-    bounds: they do not prove that a point is safe.
+    Returns a `RobustnessReport`. Its attacked errors are lower bounds of the worst error, and its certified
+    errors are upper bounds. Torch modules are run in evaluation mode and restored.
 
     >>> import numpy as np
     >>> from phiball.experiments.robustness import robustness_report
     >>> x, y = np.array([[0.2], [1.0], [-1.0]]), np.array([1, 1, 0])
     >>> model = lambda x: np.concatenate([-x, x], axis=1)
     >>> robustness_report(model, (x, y), norm="linf", radii=[0, 0.5, 2])
-    RobustnessReport(model: error 0 -> 100 % at linf 2, 3 points; 1 warning)
+    RobustnessReport(model: error 0 -> 100 % (sampled, optimistic) at linf 2, 3 points; 1 warning)
     """
     if isinstance(models, (list, tuple)):
         raise ValueError(
@@ -105,10 +109,17 @@ def robustness_report(
     if n_jobs == 0:
         raise ValueError("n_jobs is 0; expected a number of processes, or -1 for all cores")
     settings = AttackSettings() if settings is None else settings
-    threat = ThreatModel(_valid_norms(norm), _valid_radii(radii), *_valid_box(clip, feature_scale))
+    box = _valid_box(clip, feature_scale)
     root = as_rng(rng)
     seed, [source] = repr(root), root.spawn(1)
     batches, total, features = _batches(data, settings.chunk)
+    if radii is None:
+        first = next(batches, None)
+        if first is None:
+            raise ValueError("data is empty; expected at least one point")
+        batches = chain([first], batches)
+        radii = _default_radii(_valid_norms(norm), as_numpy(first[0]), *box)
+    threat = ThreatModel(_radii_by_norm(norm, radii), *box)
     folder = None if cache is None else Path(cache)
     classes = _classes(named)
     prepared: list[Model] = []
@@ -151,7 +162,9 @@ def robustness_report(
                     ended = [out for batches in results.values() for out in batches.values()]
                     done = sum(len(out[MeasureKey("loss")]) for out in ended)
                     share = done / (total * len(named)) if total else 0.0
-                    show(share, f"{task.model.name}, batch {task.number + 1}")
+                    smoothed = task.model.smoothed
+                    votes = "" if smoothed is None else f", {smoothed.n_samples} votes for each point"
+                    show(share, f"{task.model.name}, batch {task.number + 1}{votes}")
     if not prepared:
         raise ValueError("data is empty; expected at least one point")
     summary = summarize_measures(
@@ -160,7 +173,7 @@ def robustness_report(
         threat,
         settings,
         np.concatenate(labels),
-        classes=classes if prepared[0].kind == CLASSIFIER else None,
+        classes=_class_names(classes, data) if prepared[0].kind == CLASSIFIER else None,
         groups=np.asarray(groups) if groups else None,
         features=features,
     )
@@ -176,6 +189,25 @@ def _valid_norms(norm: Norm | Sequence[Norm]) -> tuple[str, ...]:
     if not names or not set(names) <= set(NORMS):
         raise ValueError(f"norm is {norm!r}; expected 'l1', 'l2', 'linf', or several of them")
     return names
+
+
+def _radii_by_norm(norm: Any, radii: Any) -> dict[str, tuple[float, ...]]:
+    if isinstance(radii, Mapping):
+        return {_valid_norms(key)[0]: _valid_radii(values) for key, values in radii.items()}
+    return dict.fromkeys(_valid_norms(norm), _valid_radii(radii))
+
+
+def _default_radii(norms: tuple[str, ...], x: Any, clip: Any, feature_scale: Any) -> dict[str, list[float]]:
+    """The default radii, see `robustness_report`."""
+    ranges = np.ptp(x, axis=0) * 1.0 if clip is None else np.full(x.shape[1:], clip[1] - clip[0])
+    scale = np.broadcast_to(1.0 if feature_scale is None else feature_scale, ranges.shape)
+    ranges = ranges[scale > 0] / scale[scale > 0]
+    ranges, d = ranges[ranges > 0], ranges.size
+    if not ranges.size:
+        raise ValueError("all features are constant, so radii has no default; expected numbers")
+    factors = {"l1": d, "l2": d**0.5, "linf": 1.0}
+    steps = {norm: float(f"{0.01 * np.median(ranges) * factors[norm]:.2g}") for norm in norms}
+    return {norm: [float(f"{k * step:.6g}") for k in range(5)] for norm, step in steps.items()}
 
 
 def _valid_radii(radii: Sequence[float]) -> tuple[float, ...]:
@@ -216,6 +248,11 @@ def _classes(models: Mapping[str, Any]) -> Any:
     return known[0] if known else None
 
 
+def _class_names(classes: Any, data: Any) -> Any:
+    """The names of the classes: those of an estimator, or of the data set of a DataLoader; or None."""
+    return getattr(getattr(data, "dataset", None), "classes", None) if classes is None else classes
+
+
 def _encode(y: Any, classes: Any) -> Any:
     """Labels as indices of the columns of the scores, which belong to `classes`.
 
@@ -245,7 +282,7 @@ def _probe_points(x: Any, threat: ThreatModel) -> tuple[Any, Any] | None:
     if x.ndim != 2 or x.dtype.kind not in "fbui":
         return None
     x, rng = x.astype(np.float64), as_rng(0)
-    balls = [threat.ball(norm, threat.radii[-1], clip=False) for norm in threat.norms]
+    balls = [threat.ball(norm, radii[-1], clip=False) for norm, radii in threat.radii.items()]
     return x, np.concatenate([white_noise(x, ball, rng=rng) for ball in balls])
 
 
@@ -271,10 +308,14 @@ class BatchTask:
         """The task with its cache file, named by a hash of everything that the results depend on."""
         # A model is identified by its outputs at the data and at random points of every ball.
         x, rng = self.model.to_array(self.x), as_rng(0)
-        balls = [threat.ball(norm, radius) for norm in threat.norms for radius in threat.radii if radius]
+        balls = [
+            threat.ball(norm, radius) for norm, radii in threat.radii.items() for radius in radii if radius
+        ]
         points = [x, *(white_noise(x, ball, rng=rng) for ball in balls for _ in range(4))]
-        outputs = [as_numpy(self.model.outputs(point)) for point in points]
+        outputs = [as_numpy(self.model.attacked(point)) for point in points]
         facts = [asdict(threat), asdict(settings), repr(self.rng), self.model.kind, self.number]
+        smoothed = self.model.smoothed
+        facts += [] if smoothed is None else [repr(replace(smoothed, classifier=len))]
         digest = hashlib.sha256(json.dumps(facts).encode())
         for array in (as_numpy(self.x), self.y, *outputs):
             shape = repr((array.shape, array.dtype.str))

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import Array, array_namespace, without_gradient
+from phiball.backends import Array, array_namespace, as_rng, without_gradient
 from phiball.experiments.framework.requirements import require
+from phiball.refimpl.certify import SmoothedClassifier
+from phiball.refimpl.linear import LinearModel
 
 CLASSIFIER, REGRESSOR = "classifier", "regressor"
+MODEL_FILES = (".pt2", ".onnx")
+TORCH_FILES = (".pt", ".pth", ".ts", ".jit", ".torchscript")  # refused with advice
+N_PROXY = 8  # samples per point of the loss that attacks on a smoothed classifier maximize
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,11 @@ class Model:
     - `evaluating`: a context manager that puts the model into evaluation mode.
     - `was_training`: whether a torch module was in training mode.
     - `module`: the torch module, or None for other models.
+    - `exported`: whether it was exported, by torch.export or TorchScript, so that its layers are unknown.
+    - `affine`: (coef (C, d), intercept (C,)) of scores that are affine; several pairs, each of two classes,
+      for a classifier that averages their probabilities; () for other models.
+    - `smoothed`: a `SmoothedClassifier`, or None. `outputs` are then the logarithms of the shares of
+      its votes, and attacks maximize the loss of `proxy`, those of mean probabilities at a few samples.
     - `source`: the model as the caller gave it, which is sent to other processes.
     """
 
@@ -42,6 +53,10 @@ class Model:
     evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
     was_training: bool = False
     module: Any = None
+    exported: bool = False
+    affine: tuple[tuple[Any, Any], ...] = ()
+    smoothed: Any = None
+    proxy: Callable[[Array], Array] | None = None
     source: Any = None
 
     @property
@@ -54,8 +69,13 @@ class Model:
         return int(self.outputs(x[:1]).shape[-1])
 
     def losses(self, x: Array, y: Array) -> Array:
-        """The loss (n,) of each point: cross-entropy, or the squared error of a regressor."""
-        return self._losses_and_errors(self.outputs(x), y)[0]
+        """The loss (n,) that attacks maximize: cross-entropy, or the squared error of a regressor."""
+        return self._losses_and_errors(self.attacked(x), y)[0]
+
+    @property
+    def attacked(self) -> Callable[[Array], Array]:
+        """The outputs whose loss attacks maximize."""
+        return self.proxy or self.outputs
 
     def score(self, x: Array, y: Array) -> tuple[Any, Any]:
         """(losses, wrong), NumPy arrays (n,); `wrong` is 1 for misclassified points, and 0 for regressors."""
@@ -127,15 +147,20 @@ def _named(name: str, kind: str, outputs: Callable[[Array], Array]) -> Callable[
             out = outputs(x)
         except Exception as error:
             raise ModelError(f"model {name!r} failed with {type(error).__name__}: {error}") from error
-        if kind == CLASSIFIER and out.ndim == 2 and out.shape[1] == 1:
-            xp = array_namespace(out)
-            out = xp.concat([xp.zeros_like(out), out], axis=1)
-        return out
+        return _two_columns(out) if kind == CLASSIFIER else out
 
     return call
 
 
 def _as_model(name: str, model: Any, kind: str, classes: Any, points: Any) -> Model:
+    if isinstance(model, SmoothedClassifier):
+        return _smoothed(_as_model(name, model.classifier, kind, classes, points), model)
+    if isinstance(model, LinearModel):
+        coef = np.atleast_2d(to_float64(model.coef))
+        intercept = np.broadcast_to(to_float64(model.intercept), len(coef))
+        if kind == CLASSIFIER and len(coef) == 1:
+            coef, intercept = np.concatenate([0 * coef, coef]), np.append(0.0, intercept)
+        return _affine_model(name, kind, lambda x: x @ coef.T + intercept, [(coef, intercept)])
     if _is_instance(model, "torch.nn", "Module"):
         return _torch_model(name, model, kind)
     if _is_instance(model, "sklearn.base", "BaseEstimator"):
@@ -152,16 +177,19 @@ def load_model(file: Path) -> Any:
     """Load the model of a .pt2 (torch.export) or .onnx file; pickles are refused."""
     if file.suffix == ".pt2":
         torch = require("torch", user="a .pt2 file", extra="torch")
-        module = torch.export.load(str(file)).module()
-        module.eval = lambda: module  # the eval() of an exported program raises
-        module.training = False
-        return module
+        return torch.export.load(str(file)).module()
     if file.suffix == ".onnx":
         runtime = require("onnxruntime", user="a .onnx file", extra="onnx")
-        session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(str(file.resolve()), providers=["CPUExecutionProvider"])
         source = session.get_inputs()[0]
         dtype = np.float64 if "double" in source.type else np.float32
         return lambda x: session.run(None, {source.name: np.asarray(x, dtype=dtype)})[0]
+    if file.suffix in TORCH_FILES:
+        raise ValueError(
+            f"{file} is a TorchScript file or a pickle; expected a file model.pt2, written by "
+            'torch.export.save(torch.export.export(network, (x,)), "model.pt2"), or in Python the module '
+            "itself, such as torch.jit.load(file)"
+        )
     raise ValueError(
         f"{file} has the suffix {file.suffix!r}; expected .pt2 or .onnx (pickles are refused, because "
         "loading one can run any code)"
@@ -172,7 +200,13 @@ def dump_model(model: Model) -> bytes:
     """Serialize a model, or the content of its file, for another process."""
     source = model.source
     if isinstance(source, (str, Path)):
-        return pickle.dumps((Path(source).suffix, Path(source).read_bytes()))
+        file = Path(source).resolve()
+        content = {file.name: file.read_bytes()}
+        if file.suffix == ".onnx":  # the weights may be in other files, which it names
+            for other in file.parent.iterdir():
+                if other.is_file() and other.name.encode() in content[file.name]:
+                    content[other.name] = other.read_bytes()
+        return pickle.dumps((file.name, content))
     try:
         loky = require("joblib.externals.loky.backend.reduction", user="a report with n_jobs", extra="verify")
         return bytes(loky.dumps((None, source)))  # unlike pickle, also lambdas and objects of __main__
@@ -185,13 +219,13 @@ def dump_model(model: Model) -> bytes:
 
 def restore_model(content: bytes) -> Any:
     """Load a model that `dump_model` serialized; called in a worker of the same run."""
-    suffix, source = pickle.loads(content)
-    if suffix is None:
+    name, source = pickle.loads(content)
+    if name is None:
         return source
     with TemporaryDirectory() as folder:
-        file = Path(folder, f"model{suffix}")
-        file.write_bytes(source)
-        return load_model(file)
+        for file, data in source.items():
+            Path(folder, file).write_bytes(data)
+        return load_model(Path(folder, name))
 
 
 def _is_instance(model: Any, module: str, name: str) -> bool:
@@ -226,55 +260,105 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
             out = out[:, None]  # logits: labels have no gradient
         return out
 
+    # An exported program replaces the method `train` by one that raises: it has only one mode.
+    exported = "train" in vars(module) or isinstance(module, torch.jit.ScriptModule)
+    was_training = any(part.training for part in module.modules()) and "train" not in vars(module)
+
     @contextmanager
     def evaluating() -> Iterator[None]:
         modes = [(part, part.training) for part in module.modules()]
-        module.eval()
+        if was_training:
+            module.eval()
+        for part in module.modules():
+            part.training = False
         try:
             yield
         finally:
             for part, training in modes:
                 part.training = training
 
-    return Model(name, kind, outputs, to_array, None, evaluating, bool(module.training), module)
+    return Model(name, kind, outputs, to_array, None, evaluating, was_training, module, exported)
 
 
 def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) -> Model:
     if kind == REGRESSOR:
-        slope = _slopes(lambda x: np.reshape(estimator.predict(x), (len(x), -1)), points)
-
-        def gradient(x: Any, y: Any) -> Any:
-            return 2 * (estimator.predict(x) - y)[:, None] * slope
-
-        return Model(name, kind, estimator.predict, _doubles, None if slope is None else gradient)
+        part = _find_affine(lambda x: np.reshape(estimator.predict(x), (len(x), -1)), points)
+        return _affine_model(name, kind, estimator.predict, [part])
     if classes is not None and len(estimator.classes_) != len(classes):
         raise ValueError(
             f"model {name!r} has {len(estimator.classes_)} classes and the labels {len(classes)}; expected "
             "the same number"
         )
-    coef = None
     if hasattr(estimator, "decision_function"):
-        coef = _slopes(lambda x: _decisions(estimator, x), points)
-    if coef is None:
-        scores = _probabilities if hasattr(estimator, "predict_proba") else _decisions
-        return Model(name, kind, lambda x: scores(estimator, x), _doubles)
-
-    def slopes(x: Any, y: Any) -> Any:
-        out = _decisions(estimator, x)
-        e = np.exp(out - out.max(axis=-1, keepdims=True))
-        probabilities = e / e.sum(axis=-1, keepdims=True)
-        probabilities[np.arange(len(x)), y] -= 1.0
-        return probabilities @ coef
-
-    return Model(name, kind, lambda x: _decisions(estimator, x), _doubles, slopes)
+        part = _find_affine(partial(_decisions, estimator), points)
+        if part is not None:
+            return _affine_model(name, kind, partial(_decisions, estimator), [part])
+    members = getattr(estimator, "calibrated_classifiers_", []) if len(estimator.classes_) == 2 else []
+    parts = [_find_affine(partial(_log_odds, member), points) for member in members]
+    scores = _probabilities if hasattr(estimator, "predict_proba") else _decisions
+    return _affine_model(name, kind, partial(scores, estimator), parts)
 
 
-def _slopes(outputs: Callable[[Any], Any], points: Any) -> Any | None:
-    """The slopes (C, d) of outputs (n, C) that are affine at the points, else None."""
+def _find_affine(outputs: Callable[[Any], Any], points: Any) -> tuple[Any, Any] | None:
+    """(coef (C, d), intercept (C,)) of outputs (n, C) that are affine at the points, else None."""
     if points is None:
         return None
     found = import_module("phiball.refimpl.sklearn.affine_models").find_affine(outputs, *points)
-    return None if found is None else found.slopes
+    if found is None:
+        return None
+    return found.slopes, np.mean(found.values - points[0] @ found.slopes.T, axis=0)
+
+
+def _affine_model(name: str, kind: str, outputs: Callable[[Any], Any], parts: list[Any]) -> Model:
+    """A model that is affine, or averages the probabilities of affine `parts`; without gradients if None."""
+    if not parts or any(part is None for part in parts):
+        return Model(name, kind, outputs, _doubles)
+
+    def gradient(x: Any, y: Any) -> Any:
+        if kind == REGRESSOR:
+            return 2 * (np.reshape(outputs(x), (-1, 1)) - y[:, None]) * parts[0][0]
+        logs = []
+        for coef, intercept in parts:
+            scores = x @ coef.T + intercept
+            top = scores.max(axis=1, keepdims=True)
+            logs.append(scores - top - np.log(np.exp(scores - top).sum(axis=1, keepdims=True)))
+        own = np.stack([log[np.arange(len(x)), y] for log in logs])
+        share = np.exp(own - own.max(axis=0))
+        share /= share.sum(axis=0)  # of each part in the probability of the class
+        gradients = (np.exp(log) @ coef - coef[y] for log, (coef, _) in zip(logs, parts, strict=True))
+        return sum(weight[:, None] * g for weight, g in zip(share, gradients, strict=True))
+
+    return Model(name, kind, outputs, _doubles, gradient, affine=tuple(parts))
+
+
+def _smoothed(base: Model, smoothed: SmoothedClassifier) -> Model:
+    """The model of a smoothed classifier; `base` is that of the classifier that it samples."""
+
+    def proxy(x: Any) -> Any:
+        xp = array_namespace(x)
+        noise = smoothed.noise.sample(xp.zeros_like(x), N_PROXY, rng=as_rng(0), event_ndim=x.ndim - 1)
+        points = xp.reshape(x[:, None, ...] + noise, (-1, *x.shape[1:]))
+        scores = _two_columns(base.outputs(points))
+        e = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
+        p = xp.reshape(e / xp.sum(e, axis=1, keepdims=True), (x.shape[0], N_PROXY, -1))
+        return xp.log(xp.clip(xp.mean(p, axis=1), min=1e-30))
+
+    def outputs(x: Any) -> Any:
+        shares = smoothed(x)
+        return array_namespace(shares).log(array_namespace(shares).clip(shares, min=0.5 / smoothed.n_samples))
+
+    return replace(base, outputs=outputs, gradient=None, affine=(), smoothed=smoothed, proxy=proxy)
+
+
+def _two_columns(out: Array) -> Array:
+    """Scores (n, classes), from scores of the same shape or from one logit (n, 1)."""
+    xp = array_namespace(out)
+    return xp.concat([xp.zeros_like(out), out], axis=1) if out.ndim == 2 and out.shape[1] == 1 else out
+
+
+def _log_odds(estimator: Any, x: Any) -> Any:
+    out = _probabilities(estimator, x)
+    return out - out[:, :1]
 
 
 def _decisions(estimator: Any, x: Any) -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.resources import files
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from phiball.backends.files import write_text_atomic
 from phiball.experiments.framework.requirements import require
@@ -26,26 +26,34 @@ COLOURS = ("#3b7dd8", "#d9661f", "#2f9e5a", "#a156c9", "#c43d5b", "#8a8f98")
 class RobustnessReport:
     """The errors and losses of models under perturbations; `save` writes a page, `plot` draws a figure.
 
-    `summary` holds the numbers of the page as dicts and lists, as in the JSON file.
+    `summary` holds the numbers of the page as dicts and lists, as in the JSON file. `print` shows a table of
+    them.
     """
 
     summary: dict[str, Any] = field(repr=False)
 
     def __repr__(self) -> str:
-        kind = "error" if self.summary["kind"] == CLASSIFIER else "loss"
-        scale, unit = (100, " %") if kind == "error" else (1, "")
+        kind, scale, unit = _quantity(self.summary)
         models = []
         for name, model in self.summary["models"].items():
-            worst = [levels[-1]["measures"]["worst"][kind] for levels in model["norms"].values()]
-            after = " / ".join(f"{value * scale:.3g}" for value in worst)
-            models.append(f"{name}: {kind} {model['clean'][kind] * scale:.3g} -> {after}{unit}")
-        ball = f"{' / '.join(self.summary['norms'])} {self.summary['radii'][-1]:g}"
+            ends = [levels[-1] for levels in model["norms"].values()]
+            after = _joined(level["measures"]["worst"][kind] * scale for level in ends)
+            notes = [model["attacked"]] if model["attacked"] else []
+            if any(level["certified"] is not None for level in ends):
+                shares = (None if e["certified"] is None else 100 * e["certified"] for e in ends)
+                notes.append(f"{_joined(shares)} % uncertified")
+            more = f" ({'; '.join(notes)})" if notes else ""
+            models.append(f"{name}: {kind} {model['clean'][kind] * scale:.3g} -> {after}{unit}{more}")
+        ball = " / ".join(f"{norm} {radii[-1]:g}" for norm, radii in self.summary["radii"].items())
         n = len(self.summary["warnings"])
         counts = f"{self.summary['points']} points; {n} warning{'s' * (n != 1)}"
         return f"RobustnessReport({'; '.join(models)} at {ball}, {counts})"
 
+    def __str__(self) -> str:
+        return report_text(self.summary)
+
     def plot(self) -> Any:
-        """Return a matplotlib figure: a panel per norm, a curve per model, noise dashed."""
+        """Return a matplotlib figure: a panel per norm, a band from attacked to certified error per model."""
         return report_figure(self.summary)
 
     def save(self, file: str | Path) -> Path:
@@ -65,7 +73,10 @@ def report_json(summary: dict[str, Any]) -> str:
 
 
 def report_csv(summary: dict[str, Any]) -> str:
-    """A table with a row per model, norm, radius and measure; the measure "risk" also has an eta."""
+    """A table with a row per model, norm, radius and measure.
+
+    The measure "risk" also has an eta. "certified" and "undecided" are errors too.
+    """
     names = ("loss", "loss_stderr", "error", "error_stderr")
     stream = StringIO(newline="")
     writer = csv.DictWriter(stream, ["model", "norm", "radius", "measure", "eta", *names], restval="")
@@ -76,10 +87,98 @@ def report_csv(summary: dict[str, Any]) -> str:
                 where = {"model": name, "norm": norm, "radius": level["radius"]}
                 for measure, numbers in level["measures"].items():
                     writer.writerow({**where, "measure": measure, **numbers})
+                for measure in ("certified", "undecided"):
+                    if level[measure] is not None:
+                        writer.writerow({**where, "measure": measure, "error": level[measure]})
                 for risk in level["risks"]:
                     numbers = {"loss": risk["value"], "loss_stderr": risk["stderr"]}
                     writer.writerow({**where, "measure": "risk", "eta": risk["eta"], **numbers})
     return stream.getvalue()
+
+
+def headlines(summary: dict[str, Any]) -> dict[str, str]:
+    """A sentence per norm for each model: its errors at the largest radius."""
+    kind, scale, unit = _quantity(summary)
+    subject = "the error" if kind == "error" else "the squared error"
+    out = {}
+    for name, model in summary["models"].items():
+        clean, sentences = f"{model['clean'][kind] * scale:.3g}", []
+        note = f" ({model['attacked']})" if model["attacked"] else ""
+        for norm, levels in model["norms"].items():
+            worst, certified = f"{levels[-1]['measures']['worst'][kind] * scale:.3g}", levels[-1]["certified"]
+            change = f"rises from {clean} to {worst}" if worst != clean else f"stays at {clean}"
+            more = "" if certified is None else f"; {100 * certified:.3g} % cannot be certified"
+            sentences.append(f"At {norm} {levels[-1]['radius']:g} {subject} {change}{unit}{note}{more}.")
+        out[name] = " ".join(sentences)
+    return out
+
+
+def certificate_lines(summary: dict[str, Any]) -> dict[str, str]:
+    """For each model, the method of its certificate in each norm, or the reason why there is none."""
+    out = {}
+    for name, model in summary["models"].items():
+        norms: dict[str, list[str]] = {}
+        for norm, text in model["certificates"].items():
+            found = model["norms"][norm][-1]["certified"] is not None
+            norms.setdefault(f"certificate: {text}" if found else f"no certificate: {text}", []).append(norm)
+        where = ["" if len(norms) == 1 else f" ({', '.join(names)})" for names in norms.values()]
+        out[name] = "; ".join(text + end for text, end in zip(norms, where, strict=True))
+    return out
+
+
+def comparison_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The clean, attacked, certified and undecided errors of all models at each norm and radius.
+
+    For regressors, the losses take the place of the errors.
+    """
+    kind, _, _ = _quantity(summary)
+    rows = []
+    for norm, radii in summary["radii"].items():
+        labels = _labels(radii)
+        for k, radius in enumerate(radii):
+            for name, model in summary["models"].items():
+                level = model["norms"][norm][k]
+                row = {"norm": norm, "radius": labels[radius], "model": name, "clean": model["clean"][kind]}
+                row["attacked"] = level["measures"]["worst"][kind]
+                rows.append({**row, "certified": level["certified"], "undecided": level["undecided"]})
+    return rows
+
+
+def report_text(summary: dict[str, Any]) -> str:
+    """The table of all models and their headlines, for the terminal."""
+    kind, _, _ = _quantity(summary)
+    columns = ["clean", "attacked", *(["certified", "undecided"] if kind == "error" else [])]
+    table = [["", "radius", "model", *columns]]
+    for row in comparison_rows(summary):
+        numbers = ["-" if row[c] is None else _cell(row[c], kind) for c in columns]
+        table.append([row["norm"], row["radius"], row["model"], *numbers])
+    table[0][0] = "error in %" if kind == "error" else "squared error"
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for above, row in reversed(list(pairwise(table))):
+        row[:2] = ["", ""] if above[:2] == row[:2] else row[:2]
+    lines = [
+        "  ".join(
+            f"{cell:{'<' if k in (0, 2) else '>'}{w}}"
+            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in table
+    ]
+    certificates = certificate_lines(summary)
+    sentences = [f"{name}: {text}\n    {certificates[name]}" for name, text in headlines(summary).items()]
+    return "\n".join([*lines, *sentences])
+
+
+def _quantity(summary: dict[str, Any]) -> tuple[str, float, str]:
+    """("error", 100, " %") for classifiers, ("loss", 1, "") for regressors."""
+    return ("error", 100.0, " %") if summary["kind"] == CLASSIFIER else ("loss", 1.0, "")
+
+
+def _cell(value: float, kind: str) -> str:
+    return f"{100 * value:.1f}" if kind == "error" else f"{value:.3g}"
+
+
+def _joined(values: Iterable[float | None]) -> str:
+    return " / ".join("-" if value is None else f"{value:.3g}" for value in values)
 
 
 def report_html(summary: dict[str, Any]) -> str:
@@ -89,11 +188,24 @@ def report_html(summary: dict[str, Any]) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"percent": lambda share: f"{100 * share:.1f}", "short": lambda v: f"{v:.3g}"}
+    environment.filters |= {"percent": lambda share: _cell(share, "error"), "short": lambda v: f"{v:.3g}"}
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     template = files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8")
     charts = [markup(_svg(summary, norm)) for norm in summary["norms"]]
-    labels = {"radii": _labels(summary["radii"]), "etas": _labels(summary["settings"]["etas"])}
-    return str(environment.from_string(template).render(report=summary, charts=charts, **labels))
+    labels = {norm: _labels(radii) for norm, radii in summary["radii"].items()}
+    used = {attack for model in summary["models"].values() for attack in model["attacks"]}
+    return str(
+        environment.from_string(template).render(
+            report=summary,
+            charts=charts,
+            radii=labels,
+            etas=_labels(summary["settings"]["etas"]),
+            headlines=headlines(summary),
+            certificates=certificate_lines(summary),
+            rows=comparison_rows(summary),
+            used=used,
+        )
+    )
 
 
 def _labels(values: list[float]) -> dict[float, str]:
@@ -103,34 +215,41 @@ def _labels(values: list[float]) -> dict[float, str]:
 
 
 def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: str = "black") -> Any:
-    """A figure with a panel per norm: the worst error of each model with its 95 % interval; noise dashed."""
+    """A figure with a panel per norm: the band from attacked to certified error of each model.
+
+    The attacked error has 95 % intervals; the error under noise is dotted.
+    """
     require("matplotlib", user="a plot", extra="experiments")
     figures = import_module("matplotlib.figure")
-    quantity, scale = ("error", 100.0) if summary["kind"] == CLASSIFIER else ("loss", 1.0)
-    norms = norms or summary["norms"]
+    quantity, scale, _ = _quantity(summary)
+    norms, colours = norms or summary["norms"], COLOURS * len(summary["models"])
     with import_module("matplotlib").rc_context(_style(ink)):
         figure = figures.Figure(figsize=(4.4 * len(norms), 3.8), layout="constrained")
         figure.patch.set_alpha(0.0)
         for axes, norm in zip(figure.subplots(1, len(norms), squeeze=False)[0], norms, strict=True):
             axes.patch.set_alpha(0.0)
-            for (name, model), colour in zip(
-                summary["models"].items(), COLOURS * len(summary["models"]), strict=False
-            ):
+            for model, colour in zip(summary["models"].values(), colours, strict=False):
                 rows = model["norms"][norm]
                 radii = [row["radius"] for row in rows]
                 worst = [scale * row["measures"]["worst"][quantity] for row in rows]
                 spread = [1.96 * scale * row["measures"]["worst"][f"{quantity}_stderr"] for row in rows]
-                low, high = np.subtract(worst, spread), np.add(worst, spread)
-                low, high = low.clip(0), high.clip(0, 100.0 if quantity == "error" else None)
                 noise = [scale * row["measures"]["noise"][quantity] for row in rows]
-                axes.fill_between(radii, low, high, color=colour, alpha=0.2, linewidth=0)
-                axes.plot(radii, worst, "o-", color=colour, label=f"{name}, worst")
-                axes.plot(radii, noise, "--", color=colour, label=f"{name}, noise")
+                axes.errorbar(radii, worst, spread, fmt="o-", color=colour, ms=3, lw=1.5, elinewidth=0.8)
+                if rows[-1]["certified"] is not None:
+                    bound = [100 * row["certified"] for row in rows]
+                    axes.fill_between(radii, worst, bound, color=colour, alpha=0.18, linewidth=0)
+                    axes.plot(radii, bound, "--", color=colour, lw=1.5)
+                axes.plot(radii, noise, ":", color=colour, lw=1.5)
             axes.set_xlabel(f"{norm} radius")
             axes.set_ylabel("error in %" if quantity == "error" else "squared error")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 102 if quantity == "error" else None)
             axes.grid(alpha=0.12)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+        certified = any(text.startswith("certificate") for text in certificate_lines(summary).values())
+        styles = {"attacked": "o-", **({"certified": "--"} if certified else {}), "noise": ":"}
+        axes, entries = figure.axes[0], zip(summary["models"], colours, strict=False)
+        lines = [axes.plot([], [], color=colour, lw=5, label=name)[0] for name, colour in entries]
+        lines += [axes.plot([], [], style, color=ink, ms=3, label=text)[0] for text, style in styles.items()]
+        figure.legend(handles=lines, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
+from datetime import datetime
 from itertools import accumulate
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from phiball.backends.provenance import provenance
+from phiball.backends.provenance import provenance, versions
 from phiball.experiments.robustness.attack_suite import (
     ESTIMATE_FIELDS,
     MAX_FRAGILE,
@@ -21,6 +23,9 @@ from phiball.experiments.robustness.attack_suite import (
 from phiball.experiments.robustness.models import CLASSIFIER, Model
 from phiball.refimpl.risk import Estimate
 
+LIBRARIES = {
+    name: name for name in ("phiball", "numpy", "scipy", "torch", "torchattacks", "onnxruntime", "pandas")
+} | {"scikit-learn": "sklearn"}
 SIGNIFICANT = 2.0  # a difference of more than this many standard errors is significant
 
 
@@ -50,16 +55,31 @@ def summarize_measures(
     return {
         "kind": models[0].kind,
         "points": len(y),
+        "norms": list(threat.norms),
         **asdict(threat),
         "settings": asdict(settings),
         "models": {
-            model.name: _model_summary(joined[model.name], threat, settings, partitions, labels, features)
+            model.name: {
+                "attacked": _attacked(model),
+                **_model_summary(joined[model.name], threat, settings, partitions, labels, features),
+            }
             for model in models
         },
         "comparisons": _comparisons(joined, threat, models[0].kind),
         "warnings": [text for model in models for text in _warnings(model, joined[model.name], threat)],
-        "provenance": provenance(),
+        "date": datetime.now().date().isoformat(),
+        "provenance": {
+            **provenance(),
+            "versions": versions(n for n, m in LIBRARIES.items() if m in sys.modules),
+        },
     }
+
+
+def _attacked(model: Model) -> str:
+    """How far the attacked error of a model can be trusted: "" for attacks with gradients."""
+    if model.smoothed is not None:
+        return "estimated from sampled votes"
+    return "" if model.differentiable else "sampled, optimistic"
 
 
 def _join(batches: list[Measures]) -> Measures:
@@ -90,7 +110,7 @@ def _model_summary(
     names = ("noise", "sampling", *(settings.attacks or ()), "worst")
     norms: dict[str, list[dict[str, Any]]] = {norm: [] for norm in threat.norms}
     for norm in threat.norms:
-        for radius in threat.radii:
+        for radius in threat.radii[norm]:
             keys = {name: MeasureKey("loss", norm, radius, name) for name in names}
             wrong = found[keys["worst"]._replace(quantity="wrong")]
             linear = found.get(MeasureKey("first_order", norm, radius))
@@ -98,15 +118,31 @@ def _model_summary(
                 {
                     "radius": radius,
                     "measures": {name: _mean(found, key) for name, key in keys.items() if key in found},
-                    "risks": [_risk(found, norm, radius, eta) for eta in settings.etas if radius > 0],
+                    **_certified(found.get(MeasureKey("uncertified", norm, radius)), wrong),
+                    "risks": [_risk(found, norm, radius, eta) for eta in _etas(found, norm, radius)],
                     "first_order": _mean_increased(found, linear),
                     "by": {name: _by_group(wrong, values) for name, values in partitions.items()},
                 }
             )
+    attacks = dict.fromkeys(
+        key.attack for key in found if key.attack not in (None, "noise", "sampling", "worst")
+    )
     return {
         "clean": _mean(found, MeasureKey("loss")),
+        "attacks": list(attacks),
+        "certificates": {norm: str(found[MeasureKey("certificate", norm)][0]) for norm in threat.norms},
         "norms": norms,
         "fragile": {norm: _fragile(found, norm, labels, features) for norm in threat.norms},
+    }
+
+
+def _certified(uncertified: Any, wrong: Any) -> dict[str, float | None]:
+    """The shares of the points that are not certified, and of those that are neither certified nor broken."""
+    if uncertified is None:
+        return {"certified": None, "undecided": None}
+    return {
+        "certified": float(uncertified.mean()),
+        "undecided": float(((uncertified > 0) & (wrong == 0)).mean()),
     }
 
 
@@ -135,6 +171,12 @@ def _risk(found: Measures, norm: str, radius: float, eta: float) -> dict[str, An
         "lower_bound": risk.lower_bound,
         "first_order": _mean_increased(found, found.get(key)),
     }
+
+
+def _etas(found: Measures, norm: str, radius: float) -> list[float]:
+    """The prices whose risks were estimated."""
+    keys = (key for key in found if key.quantity == "value" and (key.norm, key.radius) == (norm, radius))
+    return [key.eta for key in keys if key.eta is not None]
 
 
 def _mean_increased(found: Measures, increase: Any) -> float | None:
@@ -176,7 +218,7 @@ def _comparisons(joined: dict[str, Measures], threat: ThreatModel, kind: str) ->
     out = []
     for other in others:
         for norm in threat.norms:
-            for radius in threat.radii:
+            for radius in threat.radii[norm]:
                 key = MeasureKey(quantity, norm, radius, "worst")
                 gap = joined[other][key] - joined[first][key]
                 half = 1.96 * float(gap.std(ddof=1)) / sqrt(len(gap)) if len(gap) > 1 else float("nan")
@@ -196,17 +238,18 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
             f"{model.name} returns labels instead of scores, so attacks have nothing to increase: its "
             "errors under attack are probably much too low"
         )
-    if not model.differentiable:
+    if model.smoothed is None and not model.differentiable:
         out.append(
             f"{model.name} has no gradients, so only random points and attacks without gradients were tried "
             "(sampled, optimistic): its errors under attack may be much too low"
         )
     for norm in threat.norms:
+        out += _contradictions(model, found, norm, threat)
         out += _masked_gradients(model.name, found, norm, threat)
         huge = found.get(MeasureKey("wrong_in_huge_ball", norm))
         if huge is not None and huge.mean() < 0.95:
             out.append(
-                f"{model.name}, {norm}: at radius {10 * max(threat.radii):g} the error is only "
+                f"{model.name}, {norm}: at radius {10 * threat.radii[norm][-1]:g} the error is only "
                 f"{100 * huge.mean():.0f} %, and should be near 100 %: gradients are uninformative, or the "
                 "radii are too small for this data"
             )
@@ -216,9 +259,23 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
     return out
 
 
+def _contradictions(model: Model, found: Measures, norm: str, threat: ThreatModel) -> list[str]:
+    """A warning if attacks break certified points of a model that is not smoothed."""
+    for radius in threat.radii[norm]:
+        uncertified = found.get(MeasureKey("uncertified", norm, radius))
+        if uncertified is not None and model.smoothed is None:
+            broken = int(np.sum(found[MeasureKey("wrong", norm, radius, "worst")] > uncertified))
+            if broken:
+                return [
+                    f"{model.name}, {norm} {radius:g}: attacks break {broken} certified points, so that the "
+                    "certificate is wrong: the model may not be deterministic"
+                ]
+    return []
+
+
 def _masked_gradients(name: str, found: Measures, norm: str, threat: ThreatModel) -> list[str]:
     """A warning if an attack without gradients finds significantly more errors than PGM."""
-    for radius in threat.radii:
+    for radius in threat.radii[norm]:
         for attack, text in {"sampling": "random points", "search": "random search"}.items():
             pgm, other = (found.get(MeasureKey("wrong", norm, radius, a)) for a in ("pgm", attack))
             if pgm is None or other is None or len(other) < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from math import inf, prod
 
 from phiball.backends import Array, array_namespace
@@ -38,6 +39,16 @@ class InputSet:
         self.low, self.high = self.x - self.radius * scale, self.x + self.radius * scale
         if ball.clip is not None:
             self.low, self.high = (xp.clip(end, *ball.clip) for end in (self.low, self.high))
+
+    def crop(self, box: tuple[slice, ...], shape: tuple[int, ...]) -> InputSet:
+        """The same set for a box of the coordinates, of inputs of the given shape."""
+        part = copy(self)
+        for name in ("x", "scale", "low", "high"):
+            a = getattr(self, name)
+            xp = array_namespace(a)
+            part_of_a = xp.reshape(a, (a.shape[0], *shape))[(..., *box)]
+            setattr(part, name, xp.reshape(part_of_a, (a.shape[0], -1)))
+        return part
 
     def minimum(self, rows: Array, index: Array | None = None, *, exact: bool = False) -> Array:
         """A lower bound on the smallest rows.z over the set, for each row and point.

@@ -13,13 +13,16 @@ are computed in double precision.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import copy
+from itertools import product
 from math import inf, prod
 
 from phiball.backends import Array, array_namespace, device
-from phiball.backends.torch_layers import Layer
+from phiball.backends.torch_layers import Box, Layer, pixel_layers
 from phiball.refimpl.certify.input_set import InputSet
 
-MAX_ENTRIES = 2**24  # of the largest array of coefficients
+MAX_ENTRIES = 2**20  # of the largest array of coefficients; more would not fit into the processor's cache
 
 
 class NetworkBounds:
@@ -45,8 +48,9 @@ class NetworkBounds:
             if layer.slope is not None and not {*layer.inputs} <= refined:
                 (z,) = layer.inputs
                 refined.add(z)
-                if crown or (linear[z] and inputs.ball.norm < inf):
-                    self._refine(z, shared=linear[z])
+                exact = inputs.ball.norm == inf and layers[z].inputs == (0,)  # a single layer
+                if not exact and (crown or (linear[z] and inputs.ball.norm < inf)):
+                    self._refine(z)
             self._append(layer)
 
     def _append(self, layer: Layer) -> None:
@@ -79,30 +83,68 @@ class NetworkBounds:
         xp = array_namespace(self.low[z])
         return xp.maximum(xp.abs(self.low[z]), xp.abs(self.high[z]))
 
-    def _refine(self, z: int, *, shared: bool) -> None:
-        """Tighten the bounds on layer z with CROWN; if `shared`, its coefficients are those of all points."""
+    def _refine(self, z: int) -> None:
+        """Tighten the bounds on layer z with CROWN, where they have both signs."""
         xp = array_namespace(self.low[z])
-        shape, count = self.layers[z].shape, prod(self.layers[z].shape)
-        n = self.low[z].shape[0]
-        low, high, error = (xp.reshape(a[z] + 0.0, (n, count)) for a in (self.low, self.high, self.error))
-        points, units = xp.nonzero((low < 0) & (high > 0))  # other inputs need no tighter bounds
-        if shared:
-            units = xp.arange(count, device=device(low))
-        if units.shape[0] == 0:
-            return
-        size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in self.layers[: z + 1])))
-        bounds = []
-        for start in range(0, units.shape[0], size):
-            part = slice(start, start + size)
-            rows = xp.astype(units[part, None] == xp.arange(count, device=device(low)), low.dtype)
-            rows = xp.reshape(xp.stack([rows, -rows], axis=1), (1, -1, *shape) if shared else (-1, 2, *shape))
-            bound = self.minimum(z, rows, None if shared else points[part])
-            bounds.append(xp.reshape(bound, (n, -1, 2) if shared else (-1, 2)))
-        bound = xp.concat(bounds, axis=-2)
-        at = (slice(None), units) if shared else (points, units)
-        low[at] = xp.maximum(low[at], bound[..., 0] - error[at])
-        high[at] = xp.minimum(high[at], error[at] - bound[..., 1])
+        n, shape = self.low[z].shape[0], self.layers[z].shape
+        low, high, error = (xp.reshape(a[z] + 0.0, (n, -1)) for a in (self.low, self.high, self.error))
+        mixed = (low < 0) & (high > 0)
+        for part, units, rows in self._parts(z):
+            if not xp.any(mixed[:, units]):
+                continue
+            # All points share the coefficients of the layers after the last activation.
+            at, offset = len(part.layers) - 1, xp.zeros_like(low[0, units])
+            while part.layers[at].linear is not None:
+                layer = part.layers[at]
+                offset = offset + xp.sum(rows * layer.bias, axis=tuple(range(1, rows.ndim)))
+                at = layer.inputs[0]
+                rows = layer.transpose(rows, part.layers[at].shape)
+            if at == 0:  # the bounds are linear in x
+                both = xp.reshape(xp.stack([rows, -rows]), (1, -1, *rows.shape[1:]))
+                bound = xp.reshape(part.minimum(0, both), (n, 2, -1))
+                low[:, units] = xp.maximum(low[:, units], bound[:, 0, :] + offset - error[:, units])
+                high[:, units] = xp.minimum(high[:, units], error[:, units] + offset - bound[:, 1, :])
+                continue
+            points, which = xp.nonzero(mixed[:, units])
+            size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in part.layers)))
+            for start in range(0, points.shape[0], size):
+                i, j = points[start : start + size], which[start : start + size]
+                own = xp.take(rows, j, axis=0)
+                bound = part.minimum(at, xp.stack([own, -own], axis=1), i)
+                k = xp.take(units, j, axis=0)
+                low[i, k] = xp.maximum(low[i, k], bound[:, 0] + offset[j] - error[i, k])
+                high[i, k] = xp.minimum(high[i, k], error[i, k] + offset[j] - bound[:, 1])
         self.low[z], self.high[z] = xp.reshape(low, (n, *shape)), xp.reshape(high, (n, *shape))
+
+    def _parts(self, z: int) -> Iterator[tuple[NetworkBounds, Array, Array]]:
+        """Parts of the network up to layer z, with the flat indices and the rows of the units they bound.
+
+        If the layers are images, a part is what a pixel depends on.
+        """
+        xp, shape = array_namespace(self.low[z]), self.layers[z].shape
+        every = xp.arange(prod(shape), device=device(self.low[z]))
+        like = {"dtype": xp.float64, "device": device(self.low[z])}
+        if len(shape) == 3 and pixel_layers(self.layers, z, (0, 0)) is not None:
+            units = xp.reshape(every, shape)
+            rows = xp.reshape(xp.eye(shape[0], **like), (shape[0], shape[0], 1, 1))
+            for i, j in product(*map(range, shape[1:])):
+                yield self._crop(pixel_layers(self.layers, z, (i, j)) or []), units[:, i, j], rows
+            return
+        part = copy(self)
+        part.layers = self.layers[: z + 1]
+        size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in part.layers)))
+        for start in range(0, every.shape[0], size):
+            units = every[start : start + size]
+            rows = xp.astype(units[:, None] == every, xp.float64)
+            yield part, units, xp.reshape(rows, (-1, *shape))
+
+    def _crop(self, parts: list[tuple[Layer, int, Box]]) -> NetworkBounds:
+        """The bounds for the layers that `pixel_layers` returns."""
+        part = copy(self)
+        part.layers = [layer for layer, _, _ in parts]
+        part.low, part.high = ([a[at][(..., *box)] for _, at, box in parts] for a in (self.low, self.high))
+        part.inputs = self.inputs.crop(parts[0][2], self.layers[0].shape)
+        return part
 
     def minimum(
         self,

@@ -1,17 +1,18 @@
 """Certified radii from phi-divergences between shifted noise distributions.
 
-A perturbation of x shifts the distribution of x + noise, and a divergence bounds the change of probabilities
-(Dvijotham et al., "A framework for robustness certification of smoothed classifiers using f-divergences"). If
-a class has probability p at x, its probability elsewhere is at least one minus the worst case of the losses
-(0, 1) with reference distribution (p, 1 - p), whose budget is the divergence of the shift.
+A perturbation of x shifts the distribution of x + noise, and a divergence bounds the change of expectations
+(Dvijotham et al., "A framework for robustness certification of smoothed classifiers using f-divergences").
+The expected loss at a perturbed x is at most the worst case of the losses at x + noise, whose budget is the
+divergence of the shift. For votes, the losses are 0 and 1 with probabilities p and 1 - p.
 """
 
 from __future__ import annotations
 
 from math import erf, expm1, inf, log
 from statistics import NormalDist
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from phiball.backends import active
+from phiball.backends import Array, active, array_namespace
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
@@ -19,26 +20,42 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.validation import valid_number
 
 _GRID = 100  # radii tried at a time
-_ROUNDS = 8  # each narrows the radius by a factor of _GRID
+_ROUNDS = 8  # the first tries powers of 2, and each of the others narrows the radius by a factor of _GRID
 _ROUNDING = 1 + 1e-12  # of the computed divergences
-_LONGEST = 40.0  # standard deviations: beyond, a normal probability underflows
 
 
-def check_noise(noise: Gaussian | Ball) -> None:
-    """Raise unless the noise is Gaussian or uniform on a cube."""
+@runtime_checkable
+class ShiftedNoise(Protocol):
+    """Noise whose divergence from the same noise, shifted by at most a given radius, is known."""
+
+    def sample(self, x: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1) -> Array:
+        """Draw x + noise as `Gaussian.sample` does."""
+
+    def shift_divergence(self, radius: float, divergence: Divergence) -> float:
+        """The largest divergence for shifts of length `radius`."""
+
+
+Noise: TypeAlias = Gaussian | Ball | ShiftedNoise
+
+
+def check_noise(noise: Noise, *, any_noise: bool = False) -> None:
+    """Raise unless the noise is Gaussian, uniform on a cube or, with `any_noise`, a `ShiftedNoise`."""
     cube = isinstance(noise, Ball) and noise.norm == inf and noise.clip is None and noise.radius > 0
-    if not cube and not (isinstance(noise, Gaussian) and noise.std > 0):
+    other = any_noise and isinstance(noise, ShiftedNoise)
+    if not cube and not other and not (isinstance(noise, Gaussian) and noise.std > 0):
         raise ValueError(
             f"noise is {noise!r}; expected a Gaussian with positive std, or a Ball of norm inf with positive "
-            "radius and without clip"
+            "radius and without clip; with a divergence, also an object with methods `sample` and "
+            "`shift_divergence`"
         )
 
 
-def shift_divergence(noise: Gaussian | Ball, radius: float, divergence: str | Divergence) -> float:
+def shift_divergence(noise: Noise, radius: float, divergence: str | Divergence) -> float:
     """The largest divergence between the noise and the same noise shifted by a vector of at most `radius`.
 
     Arguments:
-    - `noise`: a `Gaussian`, with shifts in l2, or a Ball("linf", a), with shifts in l1.
+    - `noise`: a `Gaussian`, with shifts in l2; a Ball("linf", a), with shifts in l1; or an object of your own
+      with a method `sample`, as that of `Gaussian`, and shift_divergence(radius, divergence).
     - `radius`: the length of the shift.
     - `divergence`: for a `Gaussian`, a divergence of the library; for a `Ball`, any.
 
@@ -47,9 +64,11 @@ def shift_divergence(noise: Gaussian | Ball, radius: float, divergence: str | Di
     2.0
     """
     d = as_divergence(divergence)
-    check_noise(noise)
+    check_noise(noise, any_noise=True)
     if valid_number("radius", radius, least=0.0) == 0:
         return 0.0
+    if isinstance(noise, ShiftedNoise):
+        return valid_number("shift_divergence", noise.shift_divergence(radius, d), least=0.0, infinite=True)
     if isinstance(noise, Ball):
         # The densities are equal on the overlap. The rest has density ratio 0, or infinity.
         xp = active().namespace
@@ -73,7 +92,7 @@ def shift_divergence(noise: Gaussian | Ball, radius: float, divergence: str | Di
     raise ValueError(f"divergence is {d.name!r}; expected one of the library, or uniform noise")
 
 
-def divergence_radius(p: float, noise: Gaussian | Ball, divergence: str | Divergence) -> float:
+def divergence_radius(p: float, noise: Noise, divergence: str | Divergence) -> float:
     """The radius within which a divergence certifies a class of probability p at x.
 
     Arguments:
@@ -89,26 +108,33 @@ def divergence_radius(p: float, noise: Gaussian | Ball, divergence: str | Diverg
     >>> print(round(divergence_radius(0.99, Gaussian(1.0), hockey_stick(14.967)), 3))
     2.326
     """
-    check_noise(noise)
-    if valid_number("p", p) <= 0.5:
-        return 0.0
-    if p > 1:
+    if not 0 <= valid_number("p", p) <= 1:
         raise ValueError(f"p is {p!r}; expected a probability")
     p = min(p, 1 - 1e-15)  # with p = 1, mass without reference probability would be missed
     xp = active().namespace
-    low, high = 0.0, _LONGEST * noise.std if isinstance(noise, Gaussian) else 2 * noise.radius
+    losses, reference = (xp.asarray(pair, dtype=xp.float64) for pair in ([0.0, 1.0], [p, 1 - p]))
+    return losses_radius(losses, reference, noise, divergence)
+
+
+def losses_radius(losses: Array, p: Array, noise: Noise, divergence: str | Divergence) -> float:
+    """The radius within which the expected loss is below 1/2, for losses (n,) with probabilities p at x."""
+    xp = array_namespace(losses, p)
+    check_noise(noise, any_noise=True)
+    if xp.sum(losses * p) >= 0.5:
+        return 0.0
+    radii = [0.0, *(2.0**k for k in range(-20, _GRID - 20))]
     for _ in range(_ROUNDS):
-        radii = [low + (high - low) * k / _GRID for k in range(_GRID + 1)]
         budgets = [_ROUNDING * shift_divergence(noise, r, divergence) for r in radii]
-        finite = [min(budget, 1e300) for budget in budgets]
-        losses = xp.asarray([[0.0, 1.0]] * len(radii), dtype=xp.float64)
-        reference = xp.asarray([p, 1 - p], dtype=xp.float64)
         solution = worst_case(
-            losses, budget=xp.asarray(finite, dtype=xp.float64), divergence=divergence, p=reference
+            xp.broadcast_to(losses, (len(radii), losses.shape[0])),
+            budget=xp.asarray([min(budget, 1e300) for budget in budgets], dtype=xp.float64),
+            divergence=divergence,
+            p=p,
         )
         worst = solution.value + xp.abs(solution.gap)
         safe = [k for k in range(_GRID) if float(worst[k]) <= 0.5 - 1e-14 and budgets[k] < inf]
         if not safe:
             return 0.0
         low, high = radii[safe[-1]], radii[safe[-1] + 1]
+        radii = [low + (high - low) * k / _GRID for k in range(_GRID + 1)]
     return low

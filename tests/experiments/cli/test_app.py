@@ -217,3 +217,12 @@ def test_report_on_an_invalid_file_gives_a_one_line_error(report: list[object], 
     assert_fails(1, "has no array 'y'", *report, out)
     data.unlink()
     assert_fails(1, "No such file", *report, out)
+
+
+def test_report_on_invalid_radii_or_files_says_what_to_do(report: list[object], tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert_fails(1, "expected one list, or one per norm: linf=0:1:5", *report, out, "--radii", "0:1:5")
+    report[5] = "l2=0:1:5"
+    assert_fails(1, "expected the same", *report, out, "--norm", "linf")
+    report[1] = "model.ts"
+    assert_fails(1, "torch.export.save", *report, out)

@@ -9,8 +9,10 @@ import sys
 from functools import partial
 from importlib import import_module
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,13 +27,17 @@ from phiball.experiments.robustness import (
     AttackSettings,
     RobustnessReport,
     attack_suite,
+    certificates,
     evaluation,
     robustness_report,
 )
 from phiball.experiments.robustness.attack_suite import ThreatModel
-from phiball.experiments.robustness.models import as_model
+from phiball.experiments.robustness.models import as_model, dump_model, restore_model
 from phiball.experiments.robustness.report_formats import report_html
 from phiball.experiments.training.small_classifiers import train_layers
+from phiball.refimpl import Gaussian
+from phiball.refimpl.certify import SmoothedClassifier
+from phiball.refimpl.linear import LinearModel
 from tests.support.browser import Browser, find_browser
 
 RADII = (0.0, 0.3, 0.9)
@@ -256,6 +262,8 @@ def test_invalid_arguments_raise(tmp_path: Path) -> None:
             report_on(model, data(), **change)
     with pytest.raises(ValueError, match=r"expected \.pt2 or \.onnx"):  # pickled models could run any code
         report_on(str(tmp_path / "model.pkl"), data())
+    with pytest.raises(ValueError, match=r"TorchScript file or a pickle; expected .* torch\.export\.save"):
+        report_on(tmp_path / "model.pt", data())
     x, y = data()
     with pytest.raises(ValueError, match="data has 60 points and 2 groups; expected one per point"):
         report_on(model, (x, y, [1, 2]))
@@ -351,9 +359,10 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
     )
     monkeypatch.chdir(tmp_path)
     get_reusable_executor().shutdown()  # its workers run in another working directory
-    words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "0:1:3"]
-    run = CliRunner().invoke(app, [*words, "--norm", "linf", "--out", "out/page.html"])
+    words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "linf=0:1:3"]
+    run = CliRunner().invoke(app, [*words, "--out", "out/page.html"])
     assert run.exit_code == 0, run.output
+    assert "first: At linf 1 the error rises" in run.output
     assert "wrote out/page.html, out/page.json, out/page.csv" in run.output
     summary = json.loads((tmp_path / "out/page.json").read_text())
     levels = summary["models"]["make"]["norms"]["linf"]
@@ -389,7 +398,7 @@ def test_progress_changes_no_result_and_only_progress_needs_rich() -> None:
         "print(robustness_report(model, (x, np.array([1, 1])), norm='linf', radii=[0, 0.5]))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "error 0 -> 50 % at linf 0.5" in run.stdout
+    assert "At linf 0.5 the error rises from 0 to 50 % (sampled, optimistic)." in run.stdout
 
 
 def test_one_logit_is_a_classifier_of_two_classes() -> None:
@@ -409,6 +418,9 @@ def test_one_logit_is_a_classifier_of_two_classes() -> None:
     assert 0 < expected[0] < expected[-1] < 1
     for model, dtype in ((one, torch.int64), (flat, torch.uint8), (flat, torch.int32), (two, torch.bool)):
         assert worst(model, torch.tensor(y).to(dtype)) == pytest.approx(expected)
+    bytes_ = torch.tensor(x), torch.tensor(y).to(torch.uint8)
+    levels = report_on(one, bytes_, norm="linf").summary["models"]["model"]["norms"]["linf"]
+    assert [level["certified"] for level in levels] == pytest.approx(expected)
     as_classes = {"kind": "classifier"}
     assert worst(flat, torch.tensor(y).double(), **as_classes) == pytest.approx(expected)
     with pytest.raises(ValueError, match=r"y has the label [01]\.5; expected the indices"):
@@ -424,11 +436,10 @@ def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
     model = as_model("network", network, "classifier")
     function = as_model("function", lambda x: x, "classifier")
-    free, box = (ThreatModel(("l2", "linf"), (1.0,), clip) for clip in (None, (0.0, 1.0)))
+    free, box = (ThreatModel({"l2": (1.0,), "linf": (1.0,)}, clip) for clip in (None, (0.0, 1.0)))
     monkeypatch.setattr(attack_suite, "has_torchattacks", lambda: True)
     for expected, (name, of, x, norm, threat) in (
         (True, ("fab", model, images, "linf", box)),
-        (False, ("apgd-dlr", model, images, "l2", box)),  # needs more than two classes
         (False, ("fab", model, images, "linf", free)),
         (False, ("square", model, table, "linf", box)),
         (True, ("square", model, images, "linf", box)),
@@ -487,3 +498,200 @@ def test_affine_pipeline_is_attacked_exactly(n_jobs: int | None) -> None:
         assert row["measures"]["worst"]["error"] == pytest.approx(np.mean(margin <= row["radius"]), abs=2e-3)
     assert rows[2]["measures"]["worst"]["error"] > 1.5 * rows[2]["measures"]["sampling"]["error"] > 0
     assert not any("optimistic" in text for text in found["warnings"])
+
+
+class Abs(torch.nn.Module):
+    """The score |x_0| - |x_1| of class 1 and 0 of class 0, as a ReLU network; or with a tanh in between."""
+
+    def __init__(self, *, tanh: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(2, 4).double(), torch.nn.Linear(4, 2).double()
+        self.between = torch.nn.Tanh() if tanh else torch.nn.ReLU()
+        with torch.no_grad():
+            self.first.weight[:] = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
+            self.last.weight[:] = torch.tensor([[0.0, 0, 0, 0], [1, 1, -1, -1]])
+            self.first.bias.zero_(), self.last.bias.zero_()
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.between(self.first(x)))
+
+
+@pytest.mark.parametrize("certificate", [None, "interval"])
+def test_worst_error_of_a_network_is_between_its_attacked_and_certified_errors(certificate: Any) -> None:
+    x = np.random.default_rng(1).normal(size=(60, 2))
+    size = np.abs(x)
+    y = (size[:, 0] > size[:, 1]).astype(np.uint8)
+    radii = {"linf": [0.0, 0.1, 0.4], "l2": [0.2], "l1": [0.0, 0.3]}
+    model = report_on(Abs().eval(), (x, y), radii=radii, certificate=certificate).summary["models"]["model"]
+    assert model["certificates"] == dict.fromkeys(radii, certificate or "crown")
+    distance = np.abs(size[:, 0] - size[:, 1]) / 2  # to the boundary in linf
+    undecided = 0.0
+    for norm, levels in model["norms"].items():
+        for level in levels:
+            factor = {"linf": 1.0, "l2": 2**0.5, "l1": 2.0}[norm]
+            exact = float(np.mean(distance * factor < level["radius"]))
+            attacked = level["measures"]["worst"]["error"]
+            assert attacked <= exact <= level["certified"]
+            assert level["undecided"] == pytest.approx(level["certified"] - attacked)
+            undecided += level["undecided"]
+    assert undecided > 0
+
+
+def test_certified_error_of_linear_models_is_their_attacked_error() -> None:
+    x, y = data()
+    bias, margin = 0.1, (2 * y - 1) * (x @ SLOPE + 0.1)
+    numbers = dict.fromkeys(("value", "gap", "gradient", "error", "eta"), 0.0)
+    fitted = LinearModel(SLOPE, np.asarray(bias), n_nodes=1, iterations=1, converged=True, **numbers)
+    report = report_on({"layer": linear(SLOPE).eval(), "fitted": fitted}, (x, y), norm=["l1", "l2", "linf"])
+    for model in report.summary["models"].values():
+        for norm, q in {"l1": np.inf, **DUAL}.items():
+            for level in model["norms"][norm]:
+                exact = np.mean(margin < level["radius"] * np.linalg.norm(SLOPE, q))
+                assert level["measures"]["worst"]["error"] == level["certified"] == exact
+    assert {model["attacked"] for model in report.summary["models"].values()} == {""}
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_calibrated_pipelines_and_transformed_targets_have_gradients(ensemble: bool) -> None:
+    linear_model, pipeline = pytest.importorskip("sklearn.linear_model"), import_module("sklearn.pipeline")
+    preprocessing = import_module("sklearn.preprocessing")
+    x, y = data()
+    made = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.RidgeClassifier())
+    calibrated = (
+        import_module("sklearn.calibration").CalibratedClassifierCV(made, ensemble=ensemble).fit(x, y)
+    )
+    model = report_on(calibrated, (x, y), norm="linf", steps=20).summary["models"]["model"]
+    levels = model["norms"]["linf"]
+    corners = np.array(list(product([-1, 1], repeat=x.shape[1])))
+    for level in levels:
+        moved = (x[:, None, :] + level["radius"] * corners).reshape(-1, x.shape[1])
+        wrong = (calibrated.predict(moved).reshape(len(x), -1) != y[:, None]).any(axis=1)
+        assert np.mean(wrong) <= level["measures"]["worst"]["error"] <= level["certified"]
+        assert level["certified"] <= np.mean(wrong) + (0.05 if ensemble else 0)
+    target = x @ SLOPE
+    regressor = (
+        import_module("sklearn.compose")
+        .TransformedTargetRegressor(linear_model.Ridge(), transformer=preprocessing.StandardScaler())
+        .fit(x, target)
+    )
+    found = report_on(regressor, (x, target), norm="l2").summary["models"]["model"]
+    coef = np.array([regressor.predict(row[None])[0] for row in np.eye(4)]) - regressor.predict(
+        np.zeros((1, 4))
+    )
+    for level in found["norms"]["l2"]:
+        change = level["radius"] * np.linalg.norm(coef)
+        largest = np.mean((np.abs(regressor.predict(x) - target) + change) ** 2)
+        assert level["measures"]["worst"]["loss"] == pytest.approx(largest, rel=1e-6)
+        assert level["certified"] is None
+
+
+def test_smoothed_classifier_is_certified_in_its_norm(tmp_path: Path) -> None:
+    x, y = data(12)
+    smoothed = SmoothedClassifier(linear(SLOPE).eval(), Gaussian(0.5), n_samples=60, failure_probability=0.01)
+    options: Any = {"chunk": 5, "cache": tmp_path, "radii": [0, 0.2, 0.4]}
+    report = report_on(smoothed, (x, y), **options)
+    model = report.summary["models"]["model"]
+    radii = smoothed.radii(torch.tensor(x), torch.tensor(y)).radius.numpy()
+    for level in model["norms"]["l2"]:
+        assert level["certified"] == np.mean(radii <= level["radius"])
+        assert level["measures"]["worst"]["error"] <= level["certified"]
+    assert [level["certified"] for level in model["norms"]["linf"]] == [None] * 3
+    assert "holds with probability 0.99" in model["certificates"]["l2"]
+    assert "(estimated from sampled votes; " in repr(report)
+    files = sorted(tmp_path.iterdir())
+    files[1].unlink()
+    times = [file.stat().st_mtime_ns for file in (files[0], files[2])]
+    assert report_on(smoothed, (x, y), **options).summary["models"] == report.summary["models"]
+    assert [file.stat().st_mtime_ns for file in (files[0], files[2])] == times
+    doubled = report_on(smoothed, (x, y), radii=[0.1, 0.2], norm="l2", feature_scale=[2.0, 0, 0, 0]).summary
+    found = [level["certified"] for level in doubled["models"]["model"]["norms"]["l2"]]
+    assert found == [level["certified"] for level in model["norms"]["l2"][1:]]
+
+
+def test_models_without_a_certificate_give_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(20, 2)
+    models = {"tanh": Abs(tanh=True).eval(), "function": lambda x: np.stack([0 * x[:, 0], x[:, 0]], 1)}
+    report = report_on({**models, "net": Abs().eval()}, (x, y), norm="l2", n_queries=3)
+    found = report.summary["models"]
+    assert "'between' is Tanh()" in found["tanh"]["certificates"]["l2"]
+    assert "neither a torch module nor a linear model" in found["function"]["certificates"]["l2"]
+    assert found["tanh"]["norms"]["l2"][-1]["certified"] is None
+    assert found["function"]["attacks"] == ["search"]
+    html, text = report_html(report.summary), str(report)
+    for shown in (html, text, repr(report)):
+        assert "sampled, optimistic" in shown
+    assert "no certificate: layer &#39;between&#39; is Tanh()" in html
+    assert "<td>apgd</td>" in html
+    only = report_html(report_on(models["function"], (x, y), norm="l2").summary)
+    assert "<td>search</td>" in only
+    assert "gd</td>" not in only  # no attack that did not run is described
+    monkeypatch.setattr(certificates, "certified_margins", lambda net, x, *_, **__: torch.ones(len(x), 2))
+    (warning,) = report_on(Abs().eval(), (x, y), norm="l2").summary["warnings"]
+    assert "certified points" in warning
+
+
+def test_radii_by_norm_and_default_radii() -> None:
+    x, y = data()
+    radii = {"linf": [0.1], "l1": [0, 2.0]}
+    summary = report_on(linear(SLOPE).eval(), (x, y), radii=radii).summary
+    assert summary["radii"] == {"linf": (0.1,), "l1": (0.0, 2.0)}
+    scale = [2.0, 1.0, 1.0, 0.0]
+    found = report_on(
+        linear(SLOPE).eval(), (x, y), radii=None, norm=["linf", "l1"], feature_scale=scale
+    ).summary
+    step = 0.01 * np.median(np.ptp(x[:, :3], axis=0) / [2, 1, 1])
+    assert found["radii"]["linf"] == pytest.approx(step * np.arange(5), rel=0.05)
+    assert found["radii"]["l1"] == pytest.approx(3 * step * np.arange(5), rel=0.05)
+    clipped = report_on(linear(SLOPE).eval(), (0 * x, y), radii=None, norm="linf", clip=(-1, 1)).summary
+    assert clipped["radii"]["linf"] == (0, 0.02, 0.04, 0.06, 0.08)
+    with pytest.raises(ValueError, match="all features are constant"):
+        report_on(linear(SLOPE).eval(), (0 * x, y), radii=None)
+
+
+def test_exported_program_is_attacked_by_torchattacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Square:
+        """Like the attacks of torchattacks, this puts the model into evaluation mode."""
+
+        def __init__(self, model: Any, **_: Any) -> None:
+            self.model = model
+
+        def __call__(self, x: Any, y: Any) -> Any:
+            assert next(self.model.parameters()).device == x.device
+            self.model.eval()
+            return x + 1
+
+    monkeypatch.setitem(sys.modules, "torchattacks", SimpleNamespace(Square=Square))
+    monkeypatch.setattr(attack_suite, "has_torchattacks", lambda: True)
+    x, y = torch.linspace(0, 1, 24).reshape(6, 1, 2, 2), torch.arange(6) % 2
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(network, (x,), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    options: Any = {"norm": "linf", "radii": [0.1], "clip": (0, 1), "attacks": ("square",)}
+    for model in (tmp_path / "model.pt2", program.module()):
+        found = report_on(model, (x, y), **options).summary
+        assert found["models"]["model"]["attacks"] == ["square"]
+        assert not any("training mode" in text for text in found["warnings"])
+
+
+def test_onnx_file_with_external_weights_reaches_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, vector = onnx.helper, onnx.helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["scores"])],
+        "scores",
+        [vector("x", onnx.TensorProto.DOUBLE, ["n", 4])],
+        [vector("scores", onnx.TensorProto.DOUBLE, ["n", 2])],
+        [onnx.numpy_helper.from_array(np.stack([0 * SLOPE, SLOPE], 1), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    external: Any = {"save_as_external_data": True, "location": "model.onnx.data", "size_threshold": 0}
+    onnx.save_model(model, tmp_path / "model.onnx", **external)
+    monkeypatch.chdir(tmp_path)
+    restored = restore_model(dump_model(as_model("model", "model.onnx", "classifier")))
+    assert restored(np.eye(4))[:, 1] == pytest.approx(SLOPE)
