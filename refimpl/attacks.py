@@ -189,8 +189,8 @@ def apgd(
     - `restarts`: the number of runs. More than one needs `rng`.
 
     Returns points of the shape of x: for each data point, the one with the largest loss of all iterates of
-    all runs and of x itself. If `loss` is `pointwise_loss(model, y)` with integer labels, and torch computes
-    the gradient, the first run uses the cross-entropy and then the margin, and each further run the margin to
+    all runs and of x itself. If `loss` is `pointwise_loss(model, y)` with integer labels, and `gradient` is
+    not given, the first run uses the cross-entropy and then the margin, and each further run the margin to
     one other class, in the order of their scores at x; as many runs as classes try every class. Only points
     that are still classified correctly are attacked; of all iterates, the one with the smallest margin is
     returned. For three or more classes the margin is scaled as in the DLR loss of AutoAttack.
@@ -405,12 +405,11 @@ def _checkpoints(steps: int) -> list[int]:
 
 
 def _put(x: Array, index: Array, rows: Array) -> Array:
-    """x with the rows at `index` replaced."""
-    if index.shape[0] == x.shape[0]:
-        return rows
-    x = x + 0.0  # a copy
-    x[index] = rows
-    return x
+    """x with the rows at the increasing `index` replaced, without assignment, which JAX does not support."""
+    xp, i = array_namespace(x), indices(x)
+    at = xp.clip(xp.searchsorted(index, i), max=index.shape[0] - 1)
+    mask = xp.reshape(xp.take(index, at) == i, (-1, *[1] * (x.ndim - 1)))
+    return xp.where(mask, xp.take(rows, at, axis=0), x)
 
 
 def _random_start(x: Array, ball: Ball, rng: Rng) -> Array:
