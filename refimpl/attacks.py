@@ -186,13 +186,14 @@ def apgd(
     - `loss`, `x`, `ball`, `gradient`: as in `fgm`. The norm must be 1, 2 or inf.
     - `steps`: the number of steps of a run.
     - `rng`: unless None, each run starts from a uniform point of the ball.
-    - `restarts`: the number of runs with each loss. More than one needs `rng`.
+    - `restarts`: the number of runs. More than one needs `rng`.
 
     Returns points of the shape of x: for each data point, the one with the largest loss of all iterates of
-    all runs and of x itself. If `loss` is `pointwise_loss(model, y)` with integer labels, and torch computes
-    the gradient, each restart is a run with the cross-entropy and a run with the margin, for the points that
-    are still classified correctly; of all iterates, the one with the smallest margin is returned. For three
-    or more classes the margin is scaled as in the DLR loss of AutoAttack.
+    all runs and of x itself. If `loss` is `pointwise_loss(model, y)` with integer labels, and `gradient` is
+    not given, the first run uses the cross-entropy and then the margin, and each further run the margin to
+    one other class, in the order of their scores at x; as many runs as classes try every class. Only points
+    that are still classified correctly are attacked; of all iterates, the one with the smallest margin is
+    returned. For three or more classes the margin is scaled as in the DLR loss of AutoAttack.
 
     Steps have momentum, and are twice the radius at first. At each checkpoint the step size is halved, and
     the run continues from its best point, if fewer than 3/4 of the steps since the last checkpoint increased
@@ -209,8 +210,9 @@ def apgd(
     >>> bool(torch.all(torch.abs(x - target) < 0.02))
     True
     """
-    data, objectives = x, _objectives(loss, gradient)
-    x, gradient, *functions = half_to_single(x, gradient, *objectives)
+    data, classifier = x, _is_classifier_loss(loss, gradient)
+    objective: Any = _ClassifierLoss(loss, cross_entropy=True) if classifier else loss
+    x, gradient, function = half_to_single(x, gradient, objective)
     x, i = _check_problem(gradient, x, ball)
     valid_count("steps", steps)
     if valid_count("restarts", restarts) > 1 and rng is None:
@@ -218,19 +220,19 @@ def apgd(
     check_overflow("radius", ball.radius, 4 * ball.reach, x)
     rng = None if rng is None else as_rng(rng)
     xp, event_ndim = array_namespace(x), x.ndim - 1
-    best, value = x, _score(objectives[0], _losses(functions[0], x, i))
-    active = i
-    for _ in range(restarts):
-        for objective, function in zip(objectives, functions, strict=True):
-            if isinstance(objective, _ClassifierLoss):
-                (active,) = xp.nonzero(value <= 0)
-                if active.shape[0] == 0:
-                    return to_half_like(best, data)
-            centres, own_ball = xp.take(x, active, axis=0), ball.rows(active, event_ndim=event_ndim)
-            start = centres if rng is None else white_noise(centres, own_ball, rng=rng)
-            run = _Run(objective, function, gradient, active, xp.take(best, active, axis=0), value[active])
-            _adaptive_ascent(run, start, centres, own_ball, steps)
-            best, value = _put(best, active, run.best), _put(value, active, run.value)
+    best, value = x, _score(objective, _losses(function, x, i))
+    active, objectives = i, objective.series(restarts) if classifier else restarts * [objective]
+    for objective in objectives:
+        if classifier:
+            (active,) = xp.nonzero(value <= 0)
+            if active.shape[0] == 0:
+                break
+        _, function = half_to_single(data, objective)
+        centres, own_ball = xp.take(x, active, axis=0), ball.rows(active, event_ndim=event_ndim)
+        start = centres if rng is None else white_noise(centres, own_ball, rng=rng)
+        run = _Run(objective, function, gradient, active, xp.take(best, active, axis=0), value[active])
+        _adaptive_ascent(run, start, centres, own_ball, steps)
+        best, value = _put(best, active, run.best), _put(value, active, run.value)
     return to_half_like(best, data)
 
 
@@ -259,24 +261,49 @@ def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
 
 
 class _ClassifierLoss:
-    """The cross-entropy or the scaled margin of a classifier, which keeps the `margin` of its last call.
+    """The cross-entropy or scaled margin of a classifier; keeps the `scores` and `margin` of its last call.
 
+    `target`: classes (N,) that the margin refers to, instead of the largest score of another class.
     The scores are converted to double precision: in float32, gradients vanish for confident predictions.
     """
 
-    def __init__(self, loss: PointwiseLoss, *, cross_entropy: bool) -> None:
-        self.loss, self.cross_entropy = replace(loss, loss=self._evaluate), cross_entropy
+    def __init__(self, loss: PointwiseLoss, target: Array = None, *, cross_entropy: bool = False) -> None:
+        self.given, self.targeted, self.cross_entropy = loss, target is not None, cross_entropy
+        y = loss.y if target is None else array_namespace(target).stack([_labels(loss), target], axis=1)
+        self.loss = replace(loss, loss=self._evaluate, y=y)
+        self.scores: Array = None
         self.margin: Array = None  # positive where the class is wrong
 
     def __call__(self, x: Array, i: Array) -> Array:
         return self.loss(x, i)
 
+    def series(self, restarts: int) -> list[_ClassifierLoss]:
+        """The losses of all runs, after a call at the data points, whose scores order the targets."""
+        targets = (restarts - 1) * [None]
+        if self.scores.shape[1] > 2:
+            xp = array_namespace(self.scores)
+            order = xp.argsort(self.scores, axis=1, descending=True)
+            others = xp.reshape(order[order != _labels(self.given)[:, None]], (order.shape[0], -1))
+            targets = [others[:, k % others.shape[1]] for k in range(restarts - 1)]
+        return [self, _ClassifierLoss(self.given), *(_ClassifierLoss(self.given, t) for t in targets)]
+
     def _evaluate(self, output: Array, y: Array) -> Array:
-        output = to_double(to_single(output))
+        xp, output, pair = array_namespace(output), to_double(to_single(output)), y
+        y = pair[:, 0] if self.targeted else y
         loss = default_loss(output, y)  # also validates the outputs
         margin, spread = class_margin(output, y)
-        self.margin = detach(margin)
-        return loss if self.cross_entropy else margin / spread
+        self.scores, self.margin = xp.reshape(detach(output), (output.shape[0], -1)), detach(margin)
+        if self.cross_entropy:
+            return loss
+        if self.targeted:
+            both = xp.take_along_axis(output, pair, axis=1)
+            margin = both[:, 1] - both[:, 0]
+        return margin / spread
+
+
+def _labels(loss: PointwiseLoss) -> Array:
+    xp = array_namespace(loss.y)
+    return xp.reshape(xp.astype(loss.y, xp.int64, copy=False), (-1,))
 
 
 def _score(objective: Any, f: Array) -> Array:
@@ -284,13 +311,11 @@ def _score(objective: Any, f: Array) -> Array:
     return objective.margin if isinstance(objective, _ClassifierLoss) else f
 
 
-def _objectives(loss: Loss | None, gradient: Gradient | None) -> list[Any]:
-    """The losses to maximize: cross-entropy and margin for a classifier, otherwise the given loss."""
-    if isinstance(loss, PointwiseLoss) and loss.loss is None and loss.y is not None and gradient is None:
-        xp = array_namespace(loss.y)
-        if not xp.isdtype(loss.y.dtype, "real floating"):
-            return [_ClassifierLoss(loss, cross_entropy=chosen) for chosen in (True, False)]
-    return [loss]
+def _is_classifier_loss(loss: Loss | None, gradient: Gradient | None) -> bool:
+    """Whether `loss` is the default loss of a model with class labels, and `gradient` is not given."""
+    if not isinstance(loss, PointwiseLoss) or loss.loss is not None or loss.y is None or gradient is not None:
+        return False
+    return not array_namespace(loss.y).isdtype(loss.y.dtype, "real floating")
 
 
 @dataclass
@@ -380,12 +405,11 @@ def _checkpoints(steps: int) -> list[int]:
 
 
 def _put(x: Array, index: Array, rows: Array) -> Array:
-    """x with the rows at `index` replaced."""
-    if index.shape[0] == x.shape[0]:
-        return rows
-    x = x + 0.0  # a copy
-    x[index] = rows
-    return x
+    """x with the rows at the increasing `index` replaced, without assignment, which JAX does not support."""
+    xp, i = array_namespace(x), indices(x)
+    at = xp.clip(xp.searchsorted(index, i), max=index.shape[0] - 1)
+    mask = xp.reshape(xp.take(index, at) == i, (-1, *[1] * (x.ndim - 1)))
+    return xp.where(mask, xp.take(rows, at, axis=0), x)
 
 
 def _random_start(x: Array, ball: Ball, rng: Rng) -> Array:

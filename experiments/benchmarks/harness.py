@@ -36,7 +36,16 @@ Row: TypeAlias = dict[str, Any]
 ROUNDS = 5
 SHORT_CALL = 2e-4  # seconds; shorter calls are timed in blocks, because reading the clock takes time
 MAX_BLOCKS = 400
-PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")
+PEERS = (
+    "entmax",
+    "torchattacks",
+    "pyautoattack",
+    "foolbox",
+    "adversarial-robustness-toolbox",
+    "skwdro",
+    "dro",
+)
+PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", *PEERS)
 CLEAR_REFS = Path("/proc/self/clear_refs")
 MEMORY = CLEAR_REFS.exists()  # memory can be measured on Linux only
 NOT_INSTALLED = "{0} is not installed; to compare with it: pip install --no-deps {0}, and its dependencies"

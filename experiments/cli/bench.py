@@ -56,9 +56,21 @@ def inner(
 
 
 @app.command(epilog="Example: phiball bench attacks --quick --out results/bench")
-def attacks(threads: Threads = 1, quick: Quick = False, out: Out = None) -> None:
-    """Count the errors found by FGM, IFGM, PGM, white noise and, if installed, torchattacks."""
-    _run("attack_errors", "attacks", threads=threads, quick=quick, out=out)
+def attacks(
+    threads: Threads = 1,
+    quick: Quick = False,
+    part: Annotated[
+        str,
+        typer.Option(
+            help="digits (FGM, IFGM, PGM and white noise); autoattack (apgd, and APGD of pyautoattack); or "
+            "tools (the robustness report, and attacks of four libraries)."
+        ),
+    ] = "digits",
+    out: Out = None,
+) -> None:
+    """Count the errors found by attacks, compared with other installed libraries."""
+    variant = "" if part == "digits" else f"-{part}"
+    _run("attack_errors", "attacks", variant, threads=threads, quick=quick, part=part, out=out)
 
 
 @app.command(epilog="Example: phiball bench certify --part soundness --quick --out results/bench")

@@ -296,6 +296,21 @@ def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(norm: float, outpu
         assert 0.05 < wrong.float().mean() < 0.95
 
 
+def test_apgd_restarts_target_the_other_classes() -> None:
+    """The gradients of the cross-entropy and the margin lead to class 1, which never wins; class 2 does."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+
+    def model(x: Any) -> Any:
+        return torch.stack([-6 - 7 * x[:, 0], 0 * x[:, 0], -1 + 0.9 * x[:, 0]], 1)
+
+    x, y = torch.zeros(20, 60), torch.ones(20, dtype=torch.int64)
+    wrong = [
+        model(apgd(pointwise_loss(model, y), x, Ball(2, 1.0), steps=20, rng=0, restarts=n)).argmax(1) != y
+        for n in (1, 2, 3)
+    ]
+    assert [float(mask.double().mean()) for mask in wrong] == [0, 0, 1]
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_apgd_attacks_regressions_and_finds_larger_losses_than_pgm() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")

@@ -34,6 +34,7 @@ from phiball.refimpl import (
     robust_risk,
     worst_case,
 )
+from phiball.refimpl.attacks import _put
 from tests.support.divergences import ELASTIC, anonymous, name_of
 
 jax = pytest.importorskip("jax", reason="jax: not installed")
@@ -220,6 +221,12 @@ def test_attacks_inside_jit() -> None:
     slope = W[:, 0]
     points = fgm(lambda x, i: x @ slope, X, Ball(2, 0.3))
     np.testing.assert_allclose(points, X + 0.3 * slope / jnp.linalg.norm(slope), atol=1e-6)
+
+
+def test_rows_are_replaced_without_assignment() -> None:
+    """`apgd` calls this for the points of a classifier that are still classified correctly."""
+    found = _put(jnp.zeros((5, 2)), jnp.asarray([1, 3]), jnp.asarray([[1.0, 2.0], [3.0, 4.0]]))
+    np.testing.assert_array_equal(found, [[0, 0], [1, 2], [0, 0], [3, 4], [0, 0]])
 
 
 @pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(3).draw_level(rng=5)], ids=str)

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -191,12 +193,51 @@ def test_reference_value_is_valid_only_if_long_runs_agree_and_no_estimate_is_hig
 
 
 def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
+    victim = partial(attack_errors.train_victim, 0, epochs=3, test_images=100)
     with backend("torch"):
-        rows = attack_errors.error_rows(1, epochs=3, test_images=100, radii=1)
-    errors = {row["attack"]: row["error"] for row in rows if row["norm"] == "l2"}
+        rows = attack_errors.error_rows(
+            [victim], attack_errors.DIGITS_BALLS[:1], attack_errors.digits_attacks
+        )
+    means = attack_errors.attack_rows(rows)
+    errors = {row["attack"]: row["l2 0.25"] for row in means}
     assert rows[0]["clean"] <= errors["white noise"] + 2 < errors["PGM, last iterate"]
     assert errors["PGM, last iterate"] <= errors["PGM, best of 4 runs"] + 1
-    assert {row["inside"] for row in attack_errors.attack_rows(rows)} == {"yes"}
+    assert {row["inside"] for row in means} == {"yes"}
+
+
+def test_attacks_of_libraries_are_compared_with_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that leaves the images unchanged, one that leaves the ball, and one that fails for tables."""
+
+    class AutoAttack:
+        def __init__(self, model: Any, **options: Any) -> None:
+            self.apgd = self.apgd_targeted = self.square = SimpleNamespace()
+
+        def run_standard_evaluation(self, x: Any, y: Any, batch_size: int) -> Any:
+            if x.ndim == 2:
+                raise IndexError("index -3 is out of bounds")
+            return x, y
+
+    far = lambda module, victim, ball, seed: victim.x + 2 * ball.radius  # noqa: E731
+    monkeypatch.setattr(attack_errors, "TOOLS", {"far": ("numpy", far)})
+    monkeypatch.setattr(attack_errors, "SAME_RUNS", {"apgd": "apgd-ce", "apgd, restarts": "square"})
+    monkeypatch.setattr(attack_errors, "TARGETS", 2)
+    monkeypatch.setattr(attack_errors, "LONG_STEPS", 5)
+    monkeypatch.setitem(sys.modules, "pyautoattack", SimpleNamespace(AutoAttack=AutoAttack))
+    bench = partial(attack_errors.bench_attacks, clock=time.process_time, quick=True)
+    report = bench(part="autoattack")
+    assert [row["inside"] for row in report.tables[0].rows] == 4 * ["yes"]
+    ours, _, theirs, _ = (row["linf 0.15"] for row in report.tables[0].rows)
+    assert ours > theirs == report.tables[0].rows[0]["clean"]
+    assert report.tables[1].rows[2]["l2 0.5"] == "IndexError"
+    report = bench(part="tools")
+    assert [row["inside"] for row in report.tables[0].rows] == ["", "NO"]
+    rows = [
+        {"network": "n", "ball": "b", "attack": name, "error": e} for name, e in (("a", 10.0), ("b", 10.6))
+    ]
+    assert attack_errors.compare_errors(rows, [("a", "b")]) == ["BELOW: a, minus b: -0.6 to -0.6 points"]
+    assert attack_errors.compare_errors(rows, [("b", "a")]) == ["b, minus a: +0.6 to +0.6 points"]
+    with pytest.raises(ValueError, match="expected one of digits, autoattack, tools"):
+        bench(part="all")
 
 
 def test_crossings_of_certified_margins_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
