@@ -60,9 +60,9 @@ def infinite_evaluation(params: Array, weights: Array) -> Evaluation:
 class LinearObjective:
     """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on `n_nodes` nodes.
 
-    `ridge` (d,) has one entry for each coefficient. Where Sobol points are needed, `n_points` are drawn with
-    `seed`. A positive `rounding` smooths kinks, of the loss, the maximum (eta = 0) and the CVaR over
-    examples, over that width; the result is a lower bound.
+    `ridge` (d,) has one entry for each coefficient, and `moving` is the dimension of the reference. Where
+    Sobol points are needed, `n_points` are drawn with `seed`. A positive `rounding` smooths kinks, of the
+    loss, the maximum (eta = 0) and the CVaR over examples, over that width; the result is a lower bound.
     """
 
     max_nodes = 512
@@ -77,6 +77,7 @@ class LinearObjective:
         ridge: Array,
         n_nodes: int,
         n_points: int,
+        moving: int,
         seed: int = 0,
         rounding: float = 0.0,
     ) -> None:
@@ -87,7 +88,6 @@ class LinearObjective:
         rounded = rounding > 0 and problem.loss.smoothed is not None
         self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
         self.radii = problem.radii(X)
-        moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
         # The distribution of theta.b is known in norm 2 or if one feature moves; eta = 0 needs only its
         # range.
         known = problem.norm == 2 or moving <= 1 or problem.eta == 0

@@ -10,6 +10,7 @@ features, b takes a fixed set of scrambled Sobol points.
 from __future__ import annotations
 
 from copy import copy
+from functools import cached_property
 from math import inf, sqrt
 
 from phiball.backends import Array, array_namespace, device
@@ -40,6 +41,7 @@ class MultinomialObjective:
         ridge: Array,
         n_nodes: int,
         n_points: int,
+        moving: int,
         seed: int = 0,
         rounding: float = 0.0,
     ) -> None:
@@ -55,7 +57,6 @@ class MultinomialObjective:
         self.hot = xp.astype(y[:, None] == numbers, X.dtype)
         radii = problem.radii(X)
         self.radii = radii
-        moving = int(xp.sum(xp.astype(radii > 0, xp.int64)))
         gaussian = isinstance(problem.reference, Gaussian) and moving > 0
         self.reduced = gaussian or (problem.norm == 2 and moving >= self.classes)
         self.sobol: Array | None = None
@@ -67,21 +68,25 @@ class MultinomialObjective:
             variance = 1.0 if gaussian else 1 / (moving + 2)
             # Beyond the nodes, the density must not grow as fast as exp(D v), where D is the largest slope.
             self.limited = gaussian and self.p is not None and growth(problem.phi, problem.eta, w) == inf
-            moment = radii**2 * variance * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+            self.moment = radii**2 * variance * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
         else:
             self.sobol = sobol_points(problem, radii, n_points, seed)
-            moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
-        # Böhning's upper bound of the Hessian, for all W: half the Hessian of least squares.
+            self.moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
+
+    @cached_property
+    def inverse_matrix(self) -> Array:
+        """The inverse of Böhning's bound of the Hessian for all W: half the Hessian of least squares."""
+        xp, X, w, problem = self.xp, self.X, self.w, self.problem
         one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
         Z = xp.concat([X, one], axis=1) if problem.intercept else X
         H = Z.T @ (w[:, None] * Z) / 2
         eye = xp.eye(Z.shape[1], dtype=X.dtype, device=device(X))
         d = X.shape[1]
         pad = xp.zeros((d, Z.shape[1] - d), dtype=X.dtype, device=device(X))
-        extra = xp.concat([moment / 2 + ridge * eye[:d, :d], pad], axis=1)
+        extra = xp.concat([self.moment / 2 + self.ridge * eye[:d, :d], pad], axis=1)
         extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
         H = H + extra
-        self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
+        return xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
 
     def convexity(self) -> Array:
         """A vector q (C d,) such that F(W, c) - sum_j q_j W_j^2/2 is convex: the ridge."""

@@ -48,7 +48,10 @@ class LinearRisk:
 
 
 class LinearData:
-    """Validated data in double precision, with methods that create objectives and convert parameters."""
+    """Validated data in double precision, with methods that create objectives and convert parameters.
+
+    `moving` is the number of features that move.
+    """
 
     def __init__(
         self, problem: LinearProblem, X: Array, y: Array, sample_weight: Array | None, n_points: int
@@ -72,11 +75,12 @@ class LinearData:
         self.make = MultinomialObjective if problem.loss == MULTINOMIAL else LinearObjective
         self.outputs = int(xp.max(self.y)) + 1 if problem.loss == MULTINOMIAL else 1
         self.penalty = xp.ones((self.X.shape[1],), dtype=xp.float64, device=device(self.X))
+        self.moving = int(xp.sum(xp.astype(problem.radii(self.X) > 0, xp.int64)))
 
-    def standardized(self, center: Array, scale: Array) -> LinearData:
+    def standardized(self, X: Array, center: Array, scale: Array) -> LinearData:
         """The data with features (X - center) / scale; the ridge applies to coefficients / scale."""
         data = copy(self)
-        data.X, data.penalty, data.dtype = (self.X - center) / scale, 1 / scale**2, self.X.dtype
+        data.X, data.penalty, data.dtype = (X - center) / scale, 1 / scale**2, X.dtype
         return data
 
     def _column(self, name: str, v: Array) -> Array:
@@ -96,6 +100,7 @@ class LinearData:
             "n_points": n_points,
             "seed": seed,
             "rounding": rounding,
+            "moving": self.moving,
         }
         return self.make(problem, self.X, self.y, self.w, ridge=problem.ridge * self.penalty, **options)
 

@@ -269,3 +269,41 @@ def test_adversarial_linf_logistic_equals_a_bounded_smooth_problem() -> None:
     found = fit_linear_model(problem, X, y)
     assert abs(found.value - oracle.fun) < 1e-8
     assert found.value - found.gap <= oracle.fun
+
+
+WIDE = {
+    "logistic": LinearProblem("logistic", Ball(2, 0.5), 0.1, ridge=0.01),
+    "adversarial": LinearProblem("hinge", Ball(2, 0.2), 0.0, ridge=0.01, feature_scale=[2.0] * 50),
+    "closed form": LinearProblem("squared", Gaussian(0.3), 0.5, intercept=False),
+    "plain": LinearProblem("logistic", Ball(2, 0.0), ridge=0.01, feature_scale=np.arange(50.0)),
+    "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.1),
+    "budget": LinearProblem("logistic", Ball(2, 0.5), 0.1, ridge=0.01, budget=0.1),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_fits_with_more_features_than_examples_equal_fits_with_repeated_examples(name: str) -> None:
+    """Each example is repeated until there are as many as features, which changes only the method."""
+    source = np.random.default_rng(0)
+    X, problem = source.normal(size=(18, 50)) + 3, WIDE[name]
+    X[5] = X[4]
+    y = np.where(X[:, 0] > 3, 1.0, -1.0)
+    y = np.digitize(X[:, 0], [2.5, 3.5]) * 1.0 if name == "multinomial" else y
+    wide = fit_linear_model(problem, X, y, tol=1e-9)
+    direct = fit_linear_model(problem, np.tile(X, (3, 1)), np.tile(y, 3), tol=1e-9)
+    assert wide.value == pytest.approx(direct.value, rel=1e-12)
+    assert max(wide.gap, direct.gap) < 1e-8
+    np.testing.assert_allclose(wide.coef, direct.coef, atol=1e-7)
+    np.testing.assert_allclose(wide.intercept, direct.intercept, atol=1e-6)
+
+
+def test_fit_with_3000_features_is_optimal() -> None:
+    source = np.random.default_rng(0)
+    X = source.normal(size=(200, 3000))
+    y = np.where(X[:, 0] + source.normal(size=200) > 0, 1.0, -1.0)
+    problem = LinearProblem("logistic", Ball(2, 1.0), 0.1, ridge=0.01)
+    model = fit_linear_model(problem, X, y)
+    risk = linear_model_risk(problem, model.coef, model.intercept, X, y)
+    assert risk.value == pytest.approx(model.value, rel=1e-12)
+    assert np.linalg.norm(risk.coef_gradient) ** 2 / 0.02 < 1e-9
+    assert model.gap < 1e-9
