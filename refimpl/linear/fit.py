@@ -167,6 +167,5 @@ def _roundings(problem: LinearProblem) -> tuple[float, ...]:
     """The widths over which kinks are smoothed, in order; (0,) if F has no kinks."""
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
     maximum = problem.eta == 0 and problem.radius > 0
-    outer = problem.reweighting
-    tail = outer is not None and outer.phi.family == "indicator"
-    return _WIDTHS if kinked or maximum or tail else (0.0,)
+    outer = problem.reweighting is not None and problem.reweighting.kinked
+    return _WIDTHS if kinked or maximum or outer else (0.0,)

@@ -156,9 +156,7 @@ class LinearObjective:
     @property
     def newton(self) -> bool:
         """Whether `inverse` inverts the exact Hessian."""
-        outer = self.problem.reweighting
-        known = not isinstance(self.rules, TailQuadrature) or self.rules.newton
-        return known and (outer is None or outer.eta is not None)
+        return not isinstance(self.rules, TailQuadrature) or self.rules.newton
 
     def reach(self, theta: Array) -> Reach:
         """The r such that theta.b ranges over [-r, r], with its derivatives in theta."""
@@ -244,9 +242,9 @@ class LinearObjective:
                 sums.setdefault(name, []).append(x)
         self.levels = xp.concat(levels) if levels else self.levels
         row = {name: xp.concat(x) for name, x in sums.items()}
-        w, total, motion = self.w, xp.sum(self.w * row["value"]), None
+        w, total, outer = self.w, xp.sum(self.w * row["value"]), None
         if problem.reweighting is not None:
-            total, w, motion = problem.reweighting.value(row["value"], self.w, rounding=self.rounding)
+            total, w, outer = problem.reweighting.value(row["value"], self.w, rounding=self.rounding)
         push = w @ row["b"]
         gradient = X.T @ (w * row["a"]) + self.ridge * theta + (push if offsets is not None else push * v)
         if problem.intercept:
@@ -262,12 +260,11 @@ class LinearObjective:
             if problem.intercept:
                 last = xp.concat([edge, xp.asarray([curvature], **made)])
                 H = xp.concat([xp.concat([H, edge[:, None]], axis=1), last[None, :]])
-            if motion is not None:  # add the derivatives of the worst-case weights of the examples
+            if outer is not None:  # add the derivatives of the worst-case weights of the examples
                 b = row["b"] if offsets is not None else row["b"][:, None] * v
                 rows = row["a"][:, None] * X + b
                 rows = xp.concat([rows, row["a"][:, None]], axis=1) if problem.intercept else rows
-                pull = motion @ rows
-                H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
+                H = H + outer(rows)
             # Add the ridge, and a small multiple of the largest entry, as H may be singular.
             charged = xp.concat([self.ridge, xp.zeros_like(params[d:])])
             largest = xp.max(xp.abs(H))
@@ -278,9 +275,8 @@ class LinearObjective:
         if problem.ridge > 0:  # without a ridge the square may overflow
             value += float(self.ridge @ theta**2) / 2
         bend = curvature
-        if motion is not None:
-            a = row["a"]
-            bend += float(motion @ a**2 - (motion @ a) ** 2 / xp.sum(motion))
+        if outer is not None:
+            bend += float(outer(row["a"][:, None])[0, 0])
         return Evaluation(value, gradient, row["value"], w, bend, inverse)
 
     def _sums(self, t: Array, risks: ExampleRisks) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from math import inf, sqrt
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.distributions.gaussian import Gaussian
+from phiball.refimpl.inner.divergences import ENTROPIC
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.linear_objective import Evaluation, infinite_evaluation, sobol_points
 from phiball.refimpl.linear.margins import growth
@@ -45,10 +46,10 @@ class MultinomialObjective:
         seed: int = 0,
         rounding: float = 0.0,
     ) -> None:
-        if problem.eta == 0:
+        if problem.eta == 0 and moving > 1 and problem.norm != 1:
             raise ValueError(
-                "eta is 0; expected a positive eta for the multinomial loss, whose maximum over a ball has "
-                "no closed form"
+                "eta is 0; expected a positive eta for the multinomial loss, whose maximum over a ball of norm "
+                f"{problem.norm:g} is a nonconvex problem: use norm 1, or one logistic model per class"
             )
         xp = array_namespace(X)
         self.xp, self.problem, self.X, self.w, self.ridge, self.rounding = xp, problem, X, w, ridge, rounding
@@ -58,7 +59,7 @@ class MultinomialObjective:
         radii = problem.radii(X)
         self.radii = radii
         gaussian = isinstance(problem.reference, Gaussian) and moving > 0
-        self.reduced = gaussian or (problem.norm == 2 and moving >= self.classes)
+        self.reduced = gaussian or (problem.norm == 2 and moving >= self.classes and problem.eta > 0)
         self.sobol: Array | None = None
         self.p: Array | None = None
         self.limited, self.infinite = False, ""  # as in LinearObjective
@@ -70,7 +71,11 @@ class MultinomialObjective:
             self.limited = gaussian and self.p is not None and growth(problem.phi, problem.eta, w) == inf
             self.moment = radii**2 * variance * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
         else:
-            self.sobol = sobol_points(problem, radii, n_points, seed)
+            if problem.eta == 0:  # a convex loss is largest at a vertex of the l1 ball
+                corners = radii * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+                self.sobol = xp.concat([corners, -corners]) if moving else 0 * corners[:1, :]
+            else:
+                self.sobol = sobol_points(problem, radii, n_points, seed)
             self.moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
 
     @cached_property
@@ -101,7 +106,7 @@ class MultinomialObjective:
     def sampled(self) -> bool:
         """Whether the value depends on `seed`."""
         points = self.sobol if self.sobol is not None else self.v
-        return self.p is None and points.shape[0] > 1
+        return self.p is None and points.shape[0] > 1 and self.problem.eta > 0
 
     def at_rest(self, params: Array) -> MultinomialObjective:
         """A convex lower bound of F that equals F at `params`: F_Q, with Q from `params`."""
@@ -140,7 +145,12 @@ class MultinomialObjective:
         if eta == inf or f.shape[1] == 1:
             gamma = xp.full_like(f, 1 / f.shape[1]) if self.p is None else xp.broadcast_to(self.p, f.shape)
             value = xp.sum(gamma * f, axis=1)
+        elif eta == 0 and self.rounding == 0:
+            value = xp.max(f, axis=1)
+            gamma = xp.astype(f == value[:, None], f.dtype)
+            gamma = gamma / xp.sum(gamma, axis=1, keepdims=True)
         else:
+            eta, phi = (eta, phi) if eta > 0 else (self.rounding, ENTROPIC)
             solution = worst_case(f, eta, phi, p=self.p, check=False)
             value, gamma = solution.value, solution.weights
         return value, gamma[..., None] * (e / total - hot)
@@ -181,4 +191,5 @@ class MultinomialObjective:
         gradient = xp.reshape(G, (-1,))
         gradient = gradient if c is None else xp.concat([gradient, slope])
         ridge = float(xp.sum(self.ridge * W * W)) / 2 if problem.ridge > 0 else 0.0
-        return Evaluation(float(total) + ridge, gradient, values, w, 0.1, self.inverse)
+        bend = 0.1 + (1 / self.rounding if self.rounding > 0 else 0.0)
+        return Evaluation(float(total) + ridge, gradient, values, w, bend, self.inverse)
