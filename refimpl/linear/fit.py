@@ -77,9 +77,9 @@ def fit_linear_model(
 
     Returns a `LinearModel` with `coef`, `intercept`, `value` and `gap`, a bound on value minus minimum.
 
-    A loss with a kink (absolute, quantile, hinge) is replaced by smooth lower bounds that approach it; the
-    gap includes the smoothing error. With an indicator, absolute or hinge divergence as `reweighting`, F may
-    have kinks at which the solver stops early; the gap then shows it.
+    A loss with a kink (absolute, quantile, hinge), the maximum at eta = 0, and a `reweighting` with an
+    indicator, absolute or hinge divergence are replaced by smooth lower bounds that approach them; the gap
+    includes the smoothing error.
 
     >>> import numpy as np
     >>> from phiball import Ball

@@ -48,8 +48,8 @@ class MultinomialObjective:
     ) -> None:
         if problem.eta == 0 and moving > 1 and problem.norm != 1:
             raise ValueError(
-                "eta is 0; expected a positive eta for the multinomial loss, whose maximum over a ball of norm "
-                f"{problem.norm:g} is a nonconvex problem: use norm 1, or one logistic model per class"
+                f"eta is 0; expected a positive eta for the multinomial loss in norm {problem.norm:g}, as its "
+                "maximum is a nonconvex problem: use norm 1, or one logistic model per class"
             )
         xp = array_namespace(X)
         self.xp, self.problem, self.X, self.w, self.ridge, self.rounding = xp, problem, X, w, ridge, rounding

@@ -49,9 +49,7 @@ CASES = {
         "squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(QUADRATIC, budget=0.3)
     ),
     "cvar examples": LinearProblem("logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)),
-    "tv examples": LinearProblem(
-        "logistic", Ball(2, 0.3), ridge=0.01, reweighting=Reweighting("tv", eta=0.2)
-    ),
+    "tv examples": LinearProblem("hinge", Ball(2, 0.3), ridge=0.01, reweighting=Reweighting("tv", eta=0.2)),
     "hinge examples": LinearProblem("squared", ridge=0.01, reweighting=Reweighting("hinge", budget=0.3)),
     "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.01),
     "adversarial multinomial": LinearProblem("multinomial", Ball(1, 0.3), 0.0, ridge=0.01),
@@ -313,7 +311,7 @@ def test_adversarial_multinomial_loss_is_the_largest_at_a_vertex() -> None:
     risk = linear_model_risk(problem, W, c, X, y)
     np.testing.assert_allclose(risk.values, np.max(losses, axis=0), rtol=1e-12)
     assert risk.error == 0
-    with pytest.raises(ValueError, match="nonconvex problem: use norm 1, or one model per class"):
+    with pytest.raises(ValueError, match="nonconvex problem: use norm 1, or one logistic model"):
         fit_linear_model(replace(problem, reference=Ball(2, 0.3)), X, y)
 
 
