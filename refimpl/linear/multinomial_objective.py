@@ -48,8 +48,8 @@ class MultinomialObjective:
     ) -> None:
         if problem.eta == 0 and moving > 1 and problem.norm != 1:
             raise ValueError(
-                f"eta is 0; expected a positive eta for the multinomial loss in norm {problem.norm:g}, as its "
-                "maximum is a nonconvex problem: use norm 1, or one logistic model per class"
+                f"eta is 0; expected a positive eta for the multinomial loss in norm {problem.norm:g}: its "
+                "maximum is a nonconvex problem, except in norm 1; or fit one logistic model per class"
             )
         xp = array_namespace(X)
         self.xp, self.problem, self.X, self.w, self.ridge, self.rounding = xp, problem, X, w, ridge, rounding

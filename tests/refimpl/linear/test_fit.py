@@ -311,7 +311,7 @@ def test_adversarial_multinomial_loss_is_the_largest_at_a_vertex() -> None:
     risk = linear_model_risk(problem, W, c, X, y)
     np.testing.assert_allclose(risk.values, np.max(losses, axis=0), rtol=1e-12)
     assert risk.error == 0
-    with pytest.raises(ValueError, match="nonconvex problem: use norm 1, or one logistic model"):
+    with pytest.raises(ValueError, match="a nonconvex problem, except in norm 1; or fit one logistic"):
         fit_linear_model(replace(problem, reference=Ball(2, 0.3)), X, y)
 
 
