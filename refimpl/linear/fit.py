@@ -135,7 +135,7 @@ def fit_linear_model(
     still = objective.at_rest(params)
     at_rest = point if still is objective else still(params)
     # The gap is never 0, since the value and the bound are rounded.
-    gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
+    gap = max(value - lower_bound(still, params, at_rest), 0.0) + _ROUNDING * (1 + abs(value))
     coef, intercept = units.from_units(*data.shape(params, problem))
     coef, intercept = xp.astype(coef, dtype, copy=False), xp.astype(intercept, dtype, copy=False)
     largest = float(xp.max(xp.abs(point.gradient)))
