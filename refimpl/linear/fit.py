@@ -92,10 +92,6 @@ def fit_linear_model(
     valid_number("tol", tol, above=0.0)
     valid_number("quadrature_tol", quadrature_tol, above=0.0)
     valid_count("max_iter", max_iter, 1)
-    if problem.budget is not None:
-        how: dict[str, Any] = {"tol": tol, "quadrature_tol": quadrature_tol, "n_points": n_points}
-        how |= {"sample_weight": sample_weight, "max_iter": max_iter}
-        return _fit_budget(problem, problem.budget, X, y, start, how)
     data = LinearData(problem, X, y, sample_weight, n_points)
     xp = array_namespace(data.X)
     for name, values in (("X", data.X), ("y", data.y)):
@@ -104,6 +100,22 @@ def fit_linear_model(
             raise ValueError(
                 f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: rescale it"
             )
+    how: dict[str, Any] = {"tol": tol, "quadrature_tol": quadrature_tol, "max_iter": max_iter}
+    if problem.budget is not None:
+        return _fit_budget(problem, problem.budget, data, start, how)
+    return _fit(problem, data, start, **how)
+
+
+def _fit(
+    problem: LinearProblem,
+    data: LinearData,
+    start: LinearModel | None,
+    *,
+    tol: float,
+    quadrature_tol: float,
+    max_iter: int,
+) -> LinearModel:
+    xp = array_namespace(data.X)
     units, dtype, eta = Units(problem, data), data.dtype, problem.eta
     problem, data = units.problem, units.data
     size = data.outputs * (data.X.shape[1] + int(problem.intercept))
@@ -144,14 +156,14 @@ def fit_linear_model(
 
 
 def _fit_budget(
-    problem: LinearProblem, budget: float, X: Array, y: Array, start: LinearModel | None, how: dict[str, Any]
+    problem: LinearProblem, budget: float, data: LinearData, start: LinearModel | None, how: dict[str, Any]
 ) -> LinearModel:
     """Fit a model for every price that `best_price` tries; the gap also bounds the error of the price."""
     models: dict[float, LinearModel] = {}
 
     def value(eta: float) -> float:
         nonlocal start
-        start = fit_linear_model(replace(problem, eta=eta, budget=None), X, y, start=start, **how)
+        start = _fit(replace(problem, eta=eta, budget=None), data, start, **how)
         models[eta] = start
         return start.value + eta * budget
 

@@ -32,8 +32,7 @@ class Units:
             given = xp.asarray(problem.feature_scale, dtype=X.dtype, device=device(X))
         self.basis: Array | None = None
         if _is_reducible(problem, data):
-            self.mean = w @ X if problem.intercept else xp.zeros_like(X[0, :])
-            self.basis, X = _row_basis(X - self.mean)
+            self.mean, self.basis, X = data.row_space
             if problem.feature_scale is not None:
                 given = given[: X.shape[1]]
                 problem = replace(problem, feature_scale=given)
@@ -87,17 +86,6 @@ def _is_reducible(problem: LinearProblem, data: LinearData) -> bool:
         return False
     radii = problem.radii(data.X)
     return bool(array_namespace(radii).all(radii == radii[0]))
-
-
-def _row_basis(Z: Array) -> tuple[Array, Array]:
-    """An orthonormal basis (d, k) of the span of the rows of Z (n, d), and their coordinates (n, k)."""
-    xp = array_namespace(Z)
-    Q, R = xp.linalg.qr(Z.T)  # backward stable for each row of Z, unlike an SVD or the Gram matrix
-    norms = xp.linalg.vector_norm(R, axis=0)
-    share = xp.max(xp.abs(R) / xp.where(norms > 0, norms, xp.ones_like(norms)), axis=1)
-    keep = share > _CONSTANT
-    keep[0] = True
-    return Q[:, keep], R[keep, :].T
 
 
 def _price(eta: float, loss: float) -> float:
