@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf, isinf, log1p, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
 from phiball.refimpl.distributions.balls import Ball
@@ -24,6 +24,9 @@ from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.quadrature_rules import QuadratureRules
 from phiball.refimpl.linear.tail_quadrature import TailQuadrature, has_tails
 from phiball.refimpl.printing import one_line
+
+if TYPE_CHECKING:
+    from phiball.refimpl.linear.risk import LinearData
 
 _CHUNK = 1 << 16  # number of losses computed at a time, so that they fit into the processor's cache
 _FLAT = 20.0  # truncation of a Gaussian beyond which its density may underflow
@@ -58,11 +61,10 @@ def infinite_evaluation(params: Array, weights: Array) -> Evaluation:
 
 
 class LinearObjective:
-    """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on `n_nodes` nodes.
+    """F for the data, on `n_nodes` nodes or, where they are needed, `n_points` Sobol points with `seed`.
 
-    `ridge` (d,) has one entry for each coefficient, and `moving` is the dimension of the reference. Where
-    Sobol points are needed, `n_points` are drawn with `seed`. A positive `rounding` smooths kinks, of the
-    loss, the maximum (eta = 0) and the CVaR over examples, over that width; the result is a lower bound.
+    A positive `rounding` smooths kinks, of the loss, the maximum (eta = 0) and the reweighting of examples,
+    over that width; the result is a lower bound.
     """
 
     max_nodes = 512
@@ -70,20 +72,17 @@ class LinearObjective:
     def __init__(
         self,
         problem: LinearProblem,
-        X: Array,
-        y: Array,
-        w: Array,
-        *,
-        ridge: Array,
+        data: LinearData,
         n_nodes: int,
         n_points: int,
-        moving: int,
-        seed: int = 0,
-        rounding: float = 0.0,
+        seed: int,
+        rounding: float,
     ) -> None:
         assert isinstance(problem.loss, LinearLoss)
-        xp = array_namespace(X)
-        self.problem, self.X, self.y, self.w, self.ridge, self.xp = problem, X, y, w, ridge, xp
+        X, moving = data.X, data.moving
+        self.xp = xp = array_namespace(X)
+        self.problem, self.X, self.y, self.w = problem, X, data.y, data.w
+        self.ridge = problem.ridge * data.penalty
         self.rounding = rounding
         rounded = rounding > 0 and problem.loss.smoothed is not None
         self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
@@ -102,7 +101,7 @@ class LinearObjective:
         self.rules = self._make_rules(margin) if integrates else None
         # The unit of damping. The size of H would not do: H is 0 if no example is near a kink of the loss.
         with ignore_float_warnings():
-            self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
+            self.size = float(xp.max(self.w @ X**2)) + float(problem.intercept)
         self.infinite = ""  # why the last risk was infinite
         self.levels: Array | None = None  # from TailQuadrature: a start for the next evaluation
 

@@ -112,9 +112,8 @@ class LinearData:
         self, problem: LinearProblem, n_nodes: int, *, seed: int = 0, rounding: float = 0.0, more: int = 1
     ) -> Objective:
         """The objective on `n_nodes` nodes or `more` * n_points Sobol points, with kinks smoothed."""
-        how: dict[str, Any] = {"n_nodes": n_nodes, "moving": self.moving, "seed": seed, "rounding": rounding}
-        ridge, n_points = problem.ridge * self.penalty, more * self.n_points
-        return self.make(problem, self.X, self.y, self.w, ridge=ridge, n_points=n_points, **how)
+        n_points = more * self.n_points
+        return self.make(problem, self, n_nodes, n_points=n_points, seed=seed, rounding=rounding)
 
     def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
         """Split a parameter vector into coefficients and intercept, in the shapes of `LinearModel`."""
