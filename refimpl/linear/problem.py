@@ -187,8 +187,8 @@ class LinearProblem:
     - `reference`: the perturbations of an example, such as Ball(2, 0.5) or Gaussian(0.5). In norms other than
       2, and for the multinomial loss with many classes or few features, b takes scrambled Sobol points, which
       need scipy.
-    - `eta`: the price of the divergence. 0 gives the adversarial loss, the maximum over the ball, and inf the
-      average; neither uses the divergence.
+    - `eta`: the price of the divergence. 0 gives the adversarial loss, the maximum over the ball (of the
+      multinomial loss only in norm 1), and inf the average; neither uses the divergence.
     - `divergence`: phi or its name.
     - `ridge`: lambda, nonnegative. The intercept is not penalized.
     - `feature_scale` (d,): how far each feature moves, in multiples of the radius or standard deviation; 0
