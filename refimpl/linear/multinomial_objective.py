@@ -4,8 +4,8 @@ On a Euclidean ball or for a Gaussian, and for C classes, W b varies in C - 1 di
 and the quadrature points lie there. For a fixed subspace Q of the features, points fixed in Q give a convex
 risk F_Q(W). F(W) is the maximum of F_Q(W) over Q, attained at the span of the rows of W. So F_Q, with Q from
 the solution, is a convex lower bound of F that the certificate can use. On balls of other norms, and with few
-features, b takes a fixed set of scrambled Sobol points. The loss is convex in b, so that its maximum (eta = 0)
-is at a vertex of the ball in norm 1; in other norms, finding it is a nonconvex problem.
+features, b takes a fixed set of scrambled Sobol points. The loss is convex in b: its maximum (eta = 0) is at
+a vertex of the ball in norm 1; in other norms, finding it is a nonconvex problem.
 """
 
 from __future__ import annotations
