@@ -7,13 +7,12 @@ from math import inf
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.linear.linear_objective import Evaluation, LinearObjective
 from phiball.refimpl.linear.multinomial_objective import MultinomialObjective
-from phiball.refimpl.linear.problem import LinearProblem
 
 Objective = LinearObjective | MultinomialObjective
 _FLAT = 1e-15  # the slope of F in the intercept is zero up to rounding below this
 
 
-def lower_bound(objective: Objective, params: Array, point: Evaluation, problem: LinearProblem) -> float:
+def lower_bound(objective: Objective, params: Array, point: Evaluation) -> float:
     """A lower bound on F over all coefficients and intercepts; -inf without a ridge.
 
     `point` is the objective at `params`. Write F = L + sum_j q_j theta_j^2/2, where L is convex; q is the
@@ -26,81 +25,40 @@ def lower_bound(objective: Objective, params: Array, point: Evaluation, problem:
     ridge = objective.convexity()
     if not bool(xp.all(ridge > 0)):
         return -inf
-    free = _intercepts(objective, params, problem)
-    coefficients = params.shape[0] - free
-    if not free:
-        return point.value - float(xp.sum(point.gradient**2 / ridge)) / 2
-    directions = (
-        [[1.0], [-1.0]]
-        if free == 1
-        else [[float(k == j) - 1 / free for k in range(free)] for j in range(free)]
-    )
-    largest = float(xp.max(xp.abs(point.gradient[coefficients:])))
+    d = ridge.shape[0]
+    free, slope = params.shape[0] - d, point.gradient[d:]
+    largest = float(xp.max(xp.abs(slope))) if free else 0.0
     if largest <= _FLAT:
-        rest = point.gradient[:coefficients]
-        return point.value - float(xp.sum(rest**2 / ridge)) / 2
+        return point.value - float(xp.sum(point.gradient[:d] ** 2 / ridge)) / 2
+    eye = xp.eye(free, dtype=params.dtype, device=device(params))
+    steps = xp.concat([eye, -eye]) if free == 1 else eye - 1 / free
     width = 4 * largest / max(point.curvature, 1e-300)
     # Use a short width if F has almost no curvature in the intercept, as at a quantile between two examples.
-    width = (width if width < 1 else 1e-8) + 1e-13 * (1 + float(xp.max(xp.abs(params[coefficients:]))))
+    width = (width if width < 1 else 1e-8) + 1e-13 * (1 + float(xp.max(xp.abs(params[d:]))))
     for _ in range(30):
-        planes = []
-        for direction in directions:
-            step = xp.asarray(
-                [0.0] * coefficients + [width * v for v in direction],
-                dtype=params.dtype,
-                device=device(params),
-            )
-            planes.append((params + step, objective(params + step)))
-        slopes = [[float(g) for g in found.gradient[coefficients:]] for _, found in planes]
-        rows = [[slope[k] for slope in slopes] for k in range(len(planes) - 1)] + [[1.0] * len(planes)]
-        mixture = _solve(rows, params)
-        if mixture is not None and min(mixture) >= 0:
-            return _mixed(planes, mixture, params, ridge)
+        intercepts = params[d:] + width * steps
+        planes = [objective(xp.concat([params[:d], c])) for c in intercepts]
+        slopes = xp.stack([plane.gradient for plane in planes])
+        mixture = _mixture(slopes[:, d:])
+        if mixture is not None:
+            values = xp.asarray([plane.value for plane in planes], dtype=params.dtype, device=device(params))
+            heights = values - xp.sum(slopes[:, d:] * intercepts, axis=1)
+            h = mixture @ slopes[:, :d]
+            return float(mixture @ heights) - float(xp.sum(h**2 / ridge)) / 2
         width = 4 * width
     return -inf
 
 
-def _intercepts(objective: Objective, params: Array, problem: LinearProblem) -> int:
-    """The number of entries of `params` that the ridge does not penalize."""
-    if not problem.intercept:
-        return 0
-    return objective.classes if isinstance(objective, MultinomialObjective) else 1
-
-
-def _solve(rows: list[list[float]], like: Array) -> list[float] | None:
-    """The solution of rows @ weights = (0, ..., 0, 1); None if the matrix is singular."""
-    xp = array_namespace(like)
-    made = {"dtype": like.dtype, "device": device(like)}
-    # Slopes are tiny: rescale all rows but the last, so that the matrix is well conditioned.
-    top = max(abs(v) for row in rows[:-1] for v in row)
-    if not top > 0:
-        return [1 / len(rows)] * len(rows)
-    rows = [[v / top for v in row] for row in rows[:-1]] + rows[-1:]
-    right = xp.asarray([0.0] * (len(rows) - 1) + [1.0], **made)
+def _mixture(slopes: Array) -> Array | None:
+    """Convex weights (k,) whose mean of the slopes (k, k - 1) or, if they sum to 0, (k, k) is 0; or None."""
+    xp, k = array_namespace(slopes), slopes.shape[0]
+    one = xp.ones_like(slopes[:, :1])
+    top = xp.max(xp.abs(slopes))  # tiny: without the division, the matrix would be ill-conditioned
+    if not bool(top > 0):
+        return one[:, 0] / k
+    rows = xp.concat([slopes[:, : k - 1] / top, one], axis=1).T
     try:
-        found = xp.linalg.solve(xp.asarray(rows, **made), right)
+        found = xp.linalg.solve(rows, xp.concat([0 * one[1:, 0], one[0, :]]))
     except Exception:
         return None
-    numbers = [float(v) for v in found]
-    return numbers if all(v == v for v in numbers) else None
-
-
-def _mixed(
-    planes: list[tuple[Array, Evaluation]],
-    mixture: list[float],
-    params: Array,
-    ridge: Array,
-) -> float:
-    """The lower bound of F from the average of the tangent planes with weights `mixture`."""
-    xp, coefficients = array_namespace(params), ridge.shape[0]
-    theta = params[:coefficients]
-    square = float(xp.sum(ridge * theta**2)) / 2
-    height, slope = 0.0, xp.zeros_like(theta)
-    for a, (at, found) in zip(mixture, planes, strict=True):
-        loss = found.value - square
-        h = found.gradient[:coefficients] - ridge * theta
-        shift = float(found.gradient[coefficients:] @ at[coefficients:])
-        height += a * (loss - shift)
-        slope = slope + a * h
-    # L(theta') >= height + slope.(theta' - theta); with the ridge, the minimum is at theta' = -slope/ridge.
-    return height + square - float(xp.sum((slope + ridge * theta) ** 2 / ridge)) / 2
+    return found if bool(xp.all(found >= 0)) else None

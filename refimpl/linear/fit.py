@@ -77,9 +77,9 @@ def fit_linear_model(
 
     Returns a `LinearModel` with `coef`, `intercept`, `value` and `gap`, a bound on value minus minimum.
 
-    A loss with a kink (absolute, quantile, hinge) is replaced by smooth lower bounds that approach it; the
-    gap includes the smoothing error. With an indicator, absolute or hinge divergence as `reweighting`, F may
-    have kinks at which the solver stops early; the gap then shows it.
+    A loss with a kink (absolute, quantile, hinge), the maximum at eta = 0, and a `reweighting` with an
+    indicator, absolute or hinge divergence are replaced by smooth lower bounds that approach them; the gap
+    includes the smoothing error.
 
     >>> import numpy as np
     >>> from phiball import Ball
@@ -92,10 +92,6 @@ def fit_linear_model(
     valid_number("tol", tol, above=0.0)
     valid_number("quadrature_tol", quadrature_tol, above=0.0)
     valid_count("max_iter", max_iter, 1)
-    if problem.budget is not None:
-        how: dict[str, Any] = {"tol": tol, "quadrature_tol": quadrature_tol, "n_points": n_points}
-        how |= {"sample_weight": sample_weight, "max_iter": max_iter}
-        return _fit_budget(problem, problem.budget, X, y, start, how)
     data = LinearData(problem, X, y, sample_weight, n_points)
     xp = array_namespace(data.X)
     for name, values in (("X", data.X), ("y", data.y)):
@@ -104,6 +100,22 @@ def fit_linear_model(
             raise ValueError(
                 f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: rescale it"
             )
+    how: dict[str, Any] = {"tol": tol, "quadrature_tol": quadrature_tol, "max_iter": max_iter}
+    if problem.budget is not None:
+        return _fit_budget(problem, problem.budget, data, start, how)
+    return _fit(problem, data, start, **how)
+
+
+def _fit(
+    problem: LinearProblem,
+    data: LinearData,
+    start: LinearModel | None,
+    *,
+    tol: float,
+    quadrature_tol: float,
+    max_iter: int,
+) -> LinearModel:
+    xp = array_namespace(data.X)
     units, dtype, eta = Units(problem, data), data.dtype, problem.eta
     problem, data = units.problem, units.data
     size = data.outputs * (data.X.shape[1] + int(problem.intercept))
@@ -135,7 +147,7 @@ def fit_linear_model(
     still = objective.at_rest(params)
     at_rest = point if still is objective else still(params)
     # The gap is never 0, since the value and the bound are rounded.
-    gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
+    gap = max(value - lower_bound(still, params, at_rest), 0.0) + _ROUNDING * (1 + abs(value))
     coef, intercept = units.from_units(*data.shape(params, problem))
     coef, intercept = xp.astype(coef, dtype, copy=False), xp.astype(intercept, dtype, copy=False)
     largest = float(xp.max(xp.abs(point.gradient)))
@@ -144,14 +156,14 @@ def fit_linear_model(
 
 
 def _fit_budget(
-    problem: LinearProblem, budget: float, X: Array, y: Array, start: LinearModel | None, how: dict[str, Any]
+    problem: LinearProblem, budget: float, data: LinearData, start: LinearModel | None, how: dict[str, Any]
 ) -> LinearModel:
     """Fit a model for every price that `best_price` tries; the gap also bounds the error of the price."""
     models: dict[float, LinearModel] = {}
 
     def value(eta: float) -> float:
         nonlocal start
-        start = fit_linear_model(replace(problem, eta=eta, budget=None), X, y, start=start, **how)
+        start = _fit(replace(problem, eta=eta, budget=None), data, start, **how)
         models[eta] = start
         return start.value + eta * budget
 
@@ -167,6 +179,5 @@ def _roundings(problem: LinearProblem) -> tuple[float, ...]:
     """The widths over which kinks are smoothed, in order; (0,) if F has no kinks."""
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
     maximum = problem.eta == 0 and problem.radius > 0
-    outer = problem.reweighting
-    tail = outer is not None and outer.phi.family == "indicator"
-    return _WIDTHS if kinked or maximum or tail else (0.0,)
+    outer = problem.reweighting is not None and problem.reweighting.kinked
+    return _WIDTHS if kinked or maximum or outer else (0.0,)

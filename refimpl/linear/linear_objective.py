@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf, isinf, log1p, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
 from phiball.refimpl.distributions.balls import Ball
@@ -24,6 +24,9 @@ from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.quadrature_rules import QuadratureRules
 from phiball.refimpl.linear.tail_quadrature import TailQuadrature, has_tails
 from phiball.refimpl.printing import one_line
+
+if TYPE_CHECKING:
+    from phiball.refimpl.linear.risk import LinearData
 
 _CHUNK = 1 << 16  # number of losses computed at a time, so that they fit into the processor's cache
 _FLAT = 20.0  # truncation of a Gaussian beyond which its density may underflow
@@ -58,11 +61,10 @@ def infinite_evaluation(params: Array, weights: Array) -> Evaluation:
 
 
 class LinearObjective:
-    """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on `n_nodes` nodes.
+    """F for the data, on `n_nodes` nodes or, where they are needed, `n_points` Sobol points with `seed`.
 
-    `ridge` (d,) has one entry for each coefficient. Where Sobol points are needed, `n_points` are drawn with
-    `seed`. A positive `rounding` smooths kinks, of the loss, the maximum (eta = 0) and the CVaR over
-    examples, over that width; the result is a lower bound.
+    A positive `rounding` smooths kinks, of the loss, the maximum (eta = 0) and the reweighting of examples,
+    over that width; the result is a lower bound.
     """
 
     max_nodes = 512
@@ -70,24 +72,21 @@ class LinearObjective:
     def __init__(
         self,
         problem: LinearProblem,
-        X: Array,
-        y: Array,
-        w: Array,
-        *,
-        ridge: Array,
+        data: LinearData,
         n_nodes: int,
         n_points: int,
-        seed: int = 0,
-        rounding: float = 0.0,
+        seed: int,
+        rounding: float,
     ) -> None:
         assert isinstance(problem.loss, LinearLoss)
-        xp = array_namespace(X)
-        self.problem, self.X, self.y, self.w, self.ridge, self.xp = problem, X, y, w, ridge, xp
+        X, moving = data.X, data.moving
+        self.xp = xp = array_namespace(X)
+        self.problem, self.X, self.y, self.w = problem, X, data.y, data.w
+        self.ridge = problem.ridge * data.penalty
         self.rounding = rounding
         rounded = rounding > 0 and problem.loss.smoothed is not None
         self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
         self.radii = problem.radii(X)
-        moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
         # The distribution of theta.b is known in norm 2 or if one feature moves; eta = 0 needs only its
         # range.
         known = problem.norm == 2 or moving <= 1 or problem.eta == 0
@@ -102,7 +101,7 @@ class LinearObjective:
         self.rules = self._make_rules(margin) if integrates else None
         # The unit of damping. The size of H would not do: H is 0 if no example is near a kink of the loss.
         with ignore_float_warnings():
-            self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
+            self.size = float(xp.max(self.w @ X**2)) + float(problem.intercept)
         self.infinite = ""  # why the last risk was infinite
         self.levels: Array | None = None  # from TailQuadrature: a start for the next evaluation
 
@@ -156,9 +155,7 @@ class LinearObjective:
     @property
     def newton(self) -> bool:
         """Whether `inverse` inverts the exact Hessian."""
-        outer = self.problem.reweighting
-        known = not isinstance(self.rules, TailQuadrature) or self.rules.newton
-        return known and (outer is None or outer.eta is not None)
+        return not isinstance(self.rules, TailQuadrature) or self.rules.newton
 
     def reach(self, theta: Array) -> Reach:
         """The r such that theta.b ranges over [-r, r], with its derivatives in theta."""
@@ -244,9 +241,9 @@ class LinearObjective:
                 sums.setdefault(name, []).append(x)
         self.levels = xp.concat(levels) if levels else self.levels
         row = {name: xp.concat(x) for name, x in sums.items()}
-        w, total, motion = self.w, xp.sum(self.w * row["value"]), None
+        w, total, outer = self.w, xp.sum(self.w * row["value"]), None
         if problem.reweighting is not None:
-            total, w, motion = problem.reweighting.value(row["value"], self.w, rounding=self.rounding)
+            total, w, outer = problem.reweighting.value(row["value"], self.w, rounding=self.rounding)
         push = w @ row["b"]
         gradient = X.T @ (w * row["a"]) + self.ridge * theta + (push if offsets is not None else push * v)
         if problem.intercept:
@@ -262,12 +259,11 @@ class LinearObjective:
             if problem.intercept:
                 last = xp.concat([edge, xp.asarray([curvature], **made)])
                 H = xp.concat([xp.concat([H, edge[:, None]], axis=1), last[None, :]])
-            if motion is not None:  # add the derivatives of the worst-case weights of the examples
+            if outer is not None:  # add the derivatives of the worst-case weights of the examples
                 b = row["b"] if offsets is not None else row["b"][:, None] * v
                 rows = row["a"][:, None] * X + b
                 rows = xp.concat([rows, row["a"][:, None]], axis=1) if problem.intercept else rows
-                pull = motion @ rows
-                H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
+                H = H + outer(rows)
             # Add the ridge, and a small multiple of the largest entry, as H may be singular.
             charged = xp.concat([self.ridge, xp.zeros_like(params[d:])])
             largest = xp.max(xp.abs(H))
@@ -278,9 +274,8 @@ class LinearObjective:
         if problem.ridge > 0:  # without a ridge the square may overflow
             value += float(self.ridge @ theta**2) / 2
         bend = curvature
-        if motion is not None:
-            a = row["a"]
-            bend += float(motion @ a**2 - (motion @ a) ** 2 / xp.sum(motion))
+        if outer is not None:
+            bend += float(outer(row["a"][:, None])[0, 0])
         return Evaluation(value, gradient, row["value"], w, bend, inverse)
 
     def _sums(self, t: Array, risks: ExampleRisks) -> dict[str, Array]:

@@ -4,21 +4,28 @@ On a Euclidean ball or for a Gaussian, and for C classes, W b varies in C - 1 di
 and the quadrature points lie there. For a fixed subspace Q of the features, points fixed in Q give a convex
 risk F_Q(W). F(W) is the maximum of F_Q(W) over Q, attained at the span of the rows of W. So F_Q, with Q from
 the solution, is a convex lower bound of F that the certificate can use. On balls of other norms, and with few
-features, b takes a fixed set of scrambled Sobol points.
+features, b takes a fixed set of scrambled Sobol points. The loss is convex in b: its maximum (eta = 0) is at
+a vertex of the ball in norm 1; in other norms, finding it is a nonconvex problem.
 """
 
 from __future__ import annotations
 
 from copy import copy
+from functools import cached_property
 from math import inf, sqrt
+from typing import TYPE_CHECKING, Any
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.distributions.gaussian import Gaussian
+from phiball.refimpl.inner.divergences import ENTROPIC
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.linear_objective import Evaluation, infinite_evaluation, sobol_points
 from phiball.refimpl.linear.margins import growth
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.subspace import Spread, subspace_rule
+
+if TYPE_CHECKING:
+    from phiball.refimpl.linear.risk import LinearData
 
 _CHUNK = 1 << 18  # number of predictions computed at a time
 _REACH = 15.0  # standard deviations that 64 nodes cover
@@ -33,55 +40,52 @@ class MultinomialObjective:
     def __init__(
         self,
         problem: LinearProblem,
-        X: Array,
-        y: Array,
-        w: Array,
-        *,
-        ridge: Array,
+        data: LinearData,
         n_nodes: int,
         n_points: int,
-        seed: int = 0,
-        rounding: float = 0.0,
+        seed: int,
+        rounding: float,
     ) -> None:
-        if problem.eta == 0:
+        X, moving = data.X, data.moving
+        if problem.eta == 0 and moving > 1 and problem.norm != 1:
             raise ValueError(
-                "eta is 0; expected a positive eta for the multinomial loss, whose maximum over a ball has "
-                "no closed form"
+                f"eta is 0; expected a positive eta for the multinomial loss in norm {problem.norm:g}: its "
+                "maximum is a nonconvex problem, except in norm 1; or fit one logistic model per class"
             )
-        xp = array_namespace(X)
-        self.xp, self.problem, self.X, self.w, self.ridge, self.rounding = xp, problem, X, w, ridge, rounding
-        self.classes = int(xp.max(y)) + 1
+        self.xp = xp = array_namespace(X)
+        self.problem, self.X, self.w, self.rounding = problem, X, data.w, rounding
+        self.ridge, self.radii, self.classes = problem.ridge * data.penalty, problem.radii(X), data.outputs
         numbers = xp.arange(self.classes, dtype=X.dtype, device=device(X))
-        self.hot = xp.astype(y[:, None] == numbers, X.dtype)
-        radii = problem.radii(X)
-        self.radii = radii
-        moving = int(xp.sum(xp.astype(radii > 0, xp.int64)))
+        self.hot = xp.astype(data.y[:, None] == numbers, X.dtype)
         gaussian = isinstance(problem.reference, Gaussian) and moving > 0
-        self.reduced = gaussian or (problem.norm == 2 and moving >= self.classes)
+        self.reduced = gaussian or (problem.norm == 2 and moving >= self.classes and problem.eta > 0)
         self.sobol: Array | None = None
         self.p: Array | None = None
-        self.limited, self.infinite = False, ""  # as in LinearObjective
+        self.variance, self.limited, self.infinite = 0.0, False, ""  # `infinite` as in LinearObjective
         if self.reduced:
             dimension = inf if gaussian else moving
             self.v, self.p = subspace_rule(self.classes, dimension, n_nodes, n_points, seed, X)
-            variance = 1.0 if gaussian else 1 / (moving + 2)
+            self.variance = 1.0 if gaussian else 1 / (moving + 2)
             # Beyond the nodes, the density must not grow as fast as exp(D v), where D is the largest slope.
-            self.limited = gaussian and self.p is not None and growth(problem.phi, problem.eta, w) == inf
-            moment = radii**2 * variance * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+            self.limited = gaussian and self.p is not None and growth(problem.phi, problem.eta, self.w) == inf
+        elif problem.eta == 0 and moving:  # a convex loss is largest at a vertex of the l1 ball
+            corners = self.radii * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+            self.sobol = xp.concat([corners, -corners])
         else:
-            self.sobol = sobol_points(problem, radii, n_points, seed)
+            self.sobol = sobol_points(problem, self.radii, n_points, seed)
+
+    @cached_property
+    def inverse_matrix(self) -> Array:
+        """The inverse of Böhning's bound of the Hessian for all W: half the Hessian of least squares."""
+        xp, X, d = self.xp, self.X, self.X.shape[1]
+        made: dict[str, Any] = {"dtype": X.dtype, "device": device(X)}
+        Z = xp.concat([X, xp.ones((X.shape[0], 1), **made)], axis=1) if self.problem.intercept else X
+        H, eye = Z.T @ (self.w[:, None] * Z) / 2, xp.eye(Z.shape[1], **made)
+        moment = self.variance * self.radii**2 * eye[:d, :d]
+        if self.sobol is not None:
             moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
-        # Böhning's upper bound of the Hessian, for all W: half the Hessian of least squares.
-        one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
-        Z = xp.concat([X, one], axis=1) if problem.intercept else X
-        H = Z.T @ (w[:, None] * Z) / 2
-        eye = xp.eye(Z.shape[1], dtype=X.dtype, device=device(X))
-        d = X.shape[1]
-        pad = xp.zeros((d, Z.shape[1] - d), dtype=X.dtype, device=device(X))
-        extra = xp.concat([moment / 2 + ridge * eye[:d, :d], pad], axis=1)
-        extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
-        H = H + extra
-        self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
+        H[:d, :d] += moment / 2 + self.ridge * eye[:d, :d]
+        return xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
 
     def convexity(self) -> Array:
         """A vector q (C d,) such that F(W, c) - sum_j q_j W_j^2/2 is convex: the ridge."""
@@ -96,7 +100,7 @@ class MultinomialObjective:
     def sampled(self) -> bool:
         """Whether the value depends on `seed`."""
         points = self.sobol if self.sobol is not None else self.v
-        return self.p is None and points.shape[0] > 1
+        return self.p is None and points.shape[0] > 1 and self.problem.eta > 0
 
     def at_rest(self, params: Array) -> MultinomialObjective:
         """A convex lower bound of F that equals F at `params`: F_Q, with Q from `params`."""
@@ -135,7 +139,12 @@ class MultinomialObjective:
         if eta == inf or f.shape[1] == 1:
             gamma = xp.full_like(f, 1 / f.shape[1]) if self.p is None else xp.broadcast_to(self.p, f.shape)
             value = xp.sum(gamma * f, axis=1)
+        elif eta == 0 and self.rounding == 0:
+            value = xp.max(f, axis=1)
+            gamma = xp.astype(f == value[:, None], f.dtype)
+            gamma = gamma / xp.sum(gamma, axis=1, keepdims=True)
         else:
+            eta, phi = (eta, phi) if eta > 0 else (self.rounding, ENTROPIC)
             solution = worst_case(f, eta, phi, p=self.p, check=False)
             value, gamma = solution.value, solution.weights
         return value, gamma[..., None] * (e / total - hot)
@@ -176,4 +185,5 @@ class MultinomialObjective:
         gradient = xp.reshape(G, (-1,))
         gradient = gradient if c is None else xp.concat([gradient, slope])
         ridge = float(xp.sum(self.ridge * W * W)) / 2 if problem.ridge > 0 else 0.0
-        return Evaluation(float(total) + ridge, gradient, values, w, 0.1, self.inverse)
+        bend = 0.1 + (1 / self.rounding if self.rounding > 0 else 0.0)
+        return Evaluation(float(total) + ridge, gradient, values, w, bend, self.inverse)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
-from phiball.backends import Array, array_namespace, device
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.losses import LOSSES, LinearLoss, valid_loss
 from phiball.refimpl.validation import valid_number
+
+Hessian = Callable[[Array], Array]
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,52 +55,119 @@ class Reweighting:
         """The divergence, with its name resolved."""
         return as_divergence(self.divergence)
 
-    def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
-        """(value, weights, motion) of the worst case over weights of losses (n,), with reference p (n,).
+    @property
+    def kinked(self) -> bool:
+        """Whether the value has kinks, as a function of the losses."""
+        return self.phi.family in ("indicator", "absolute", "hinge")
 
-        The value is a lower bound. The derivative of the weights in the losses is
-        diag(motion) - motion motion^T/sum(motion); `motion` (n,) is None if it is zero. A positive `rounding`
-        makes a CVaR smooth: it adds rounding (x - 1)^2/2 to its divergence.
+    def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Hessian | None]:
+        """(value, weights, Hessian) of the worst case over weights of losses (n,), with reference p (n,).
+
+        The value is a lower bound; a positive `rounding` smooths its kinks over this width. The Hessian maps
+        a matrix D (n, k) to D^T H D, where H is the derivative of the weights in the losses; None if H is 0.
         """
         eta, phi = self.eta, self.phi
         xp = array_namespace(losses)
+        one = xp.ones_like(losses)[:, None]
         reference = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
+        if self.kinked and rounding > 0:
+            with ignore_float_warnings():
+                if phi.family == "indicator":
+                    return _smooth_cvar(losses, p, phi.parameter, rounding)
+                return self._smoothed(losses, p, reference, rounding)
         if eta is None:
-            within = worst_case(losses, divergence=phi, budget=self.budget or 0.0, p=reference)
-            eta, mu, weights = float(within.eta), within.mu, within.weights
-            value = within.value - within.gap
+            found = worst_case(losses, divergence=phi, budget=self.budget or 0.0, p=reference)
+            eta, value = float(found.eta), found.value - found.gap
+            fixed = xp.stack([one[:, 0], losses], axis=1)
         else:
-            if rounding > 0 and phi.family == "indicator":
-                eta, phi = rounding, _rounded_indicator(phi)
-            priced = worst_case(losses, eta, phi, p=reference)
-            mu, weights, value = priced.mu, priced.weights, priced.value
+            found = worst_case(losses, eta, phi, p=reference)
+            value, fixed = found.value, one
         if not 0 < eta < inf:
-            return value, weights, None
-        motion = p * phi.d2conj((losses - mu) / eta) / eta
-        return value, weights, motion if bool(xp.sum(motion) > 0) else None
+            return value, found.weights, None
+        motion = p * phi.d2conj((losses - found.mu) / eta) / eta
+        if not bool(xp.any(motion > 0)):
+            return value, found.weights, None
+        root = xp.sqrt(motion)[:, None]
+        basis = root * fixed
+
+        def hessian(rows: Array) -> Array:
+            """The weights move such that their sum, and with a budget the divergence, stay the same."""
+            rows = root * rows
+            rest = rows - basis @ (xp.linalg.pinv(basis) @ rows)
+            return rest.T @ rest
+
+        return value, found.weights, hessian
+
+    def _smoothed(
+        self, losses: Array, p: Array, reference: Array | None, width: float
+    ) -> tuple[Array, Array, Hessian]:
+        """`value` for the absolute value and the hinge, which move mass from small losses to the largest, M.
+
+        With a budget, a given mass t moves: the value is t M + (1 - t) CVaR, of level 1 - t. With a price,
+        the mass of losses below M - c moves: the value is E max(losses, M - c).
+        """
+        xp, rate = array_namespace(losses), 1 - self.phi.slope0
+        largest = worst_case(losses, width, ENTROPIC, p=reference)
+        top, at_top = largest.value, largest.weights
+        if self.eta is None:
+            t = min((self.budget or 0.0) / rate, 1.0)
+            kept, q, rest = (0.0 * top, 0.0 * p, None) if t == 1 else _smooth_cvar(losses, p, 1 - t, width)
+            spread = _centred_square(t / width * at_top, at_top)
+
+            def hessian(rows: Array) -> Array:
+                H = spread(rows)
+                return H if rest is None else H + (1 - t) * rest(rows)
+
+            return t * top + (1 - t) * kept, t * at_top + (1 - t) * q, hessian
+        u = (losses - top + self.eta * rate) / width
+        share = 1 / (1 + xp.exp(-u))
+        kept = p * share
+        moved = 1 - xp.sum(kept)
+        value = top - self.eta * rate + width * xp.sum(p * (xp.logaddexp(u, xp.zeros_like(u)) - log(2)))
+        motion = (kept * (1 - share) + moved * at_top) / width
+        return value, kept + moved * at_top, _centred_square(motion, at_top)
 
 
-def _rounded_indicator(phi: Divergence) -> Divergence:
-    """The divergence phi(x) = (x - 1)^2/2 on [0, 1/alpha], and infinite elsewhere."""
-    assert phi.parameter is not None
-    top = 1 / phi.parameter
+def _centred_square(motion: Array, centre: Array) -> Hessian:
+    """The Hessian diag(motion) of the losses minus their mean under `centre`."""
 
-    def ratio(s: Array) -> Array:
-        return array_namespace(s).clip(1 + s, 0.0, top)
+    def hessian(rows: Array) -> Array:
+        rest = rows - centre @ rows
+        return rest.T @ (motion[:, None] * rest)
 
-    def conj(s: Array) -> Array:
-        x = ratio(s)
-        return s * x - (x - 1) ** 2 / 2
+    return hessian
+
+
+def _smooth_cvar(losses: Array, p: Array, alpha: float, width: float) -> tuple[Array, Array, Hessian | None]:
+    """`Reweighting.value` of the CVaR with the divergence E[a log x + (1 - a) log((1-a)/(1-alpha))]/alpha.
+
+    Here x is the density ratio, and a = alpha x.
+    """
+    if alpha == 1:
+        return p @ losses, p, None
+    keep = 1 - alpha
 
     def cost(x: Array) -> Array:
         xp = array_namespace(x)
-        return xp.where(phi.phi(x) == 0, (x - 1) ** 2 / 2, phi.phi(x))
+        rest = xp.clip(1 - alpha * x, 0.0, None)
+        logs = (xp.log(xp.where(v > 0, v, xp.ones_like(v))) for v in (x, rest / keep))
+        return x * next(logs) + rest / alpha * next(logs)
+
+    def ratio(s: Array) -> Array:
+        return 1 / (alpha + keep * array_namespace(s).exp(-s))
+
+    def conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        return xp.logaddexp(s + log(alpha), xp.full_like(s, log(keep))) / alpha
 
     def bend(s: Array) -> Array:
-        xp = array_namespace(s)
-        return xp.astype((s > -1) & (s < top - 1), s.dtype)
+        return ratio(s) * (1 - alpha * ratio(s))
 
-    return Divergence(f"rounded {phi.name}", cost, conj, ratio, bend, -1.0, 0.0, inf, 1.0)
+    phi = Divergence("smooth CVaR", cost, conj, ratio, bend, -inf, 0.0, inf, 1 / keep)
+    found = worst_case(losses, width, phi, p=p)
+    motion = p * bend((losses - found.mu) / width) / width
+    total = array_namespace(losses).sum(motion)
+    return found.value, found.weights, _centred_square(motion, motion / total) if total > 0 else None
 
 
 @dataclass(frozen=True)
@@ -117,8 +187,8 @@ class LinearProblem:
     - `reference`: the perturbations of an example, such as Ball(2, 0.5) or Gaussian(0.5). In norms other than
       2, and for the multinomial loss with many classes or few features, b takes scrambled Sobol points, which
       need scipy.
-    - `eta`: the price of the divergence. 0 gives the adversarial loss, the maximum over the ball, and inf the
-      average; neither uses the divergence.
+    - `eta`: the price of the divergence. 0 gives the adversarial loss, the maximum over the ball (of the
+      multinomial loss only in norm 1), and inf the average; neither uses the divergence.
     - `divergence`: phi or its name.
     - `ridge`: lambda, nonnegative. The intercept is not penalized.
     - `feature_scale` (d,): how far each feature moves, in multiples of the radius or standard deviation; 0

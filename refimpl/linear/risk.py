@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf, isfinite
 from typing import Any
 
@@ -19,6 +20,7 @@ from phiball.refimpl.sampling.streaming import valid_data
 from phiball.refimpl.validation import all_finite, check_array, valid_count, valid_number
 
 FIRST_NODES = 16  # number of quadrature nodes to start with
+_NULL = 1e-12  # relative: a smaller coordinate of every example is rounding
 _MORE = 4  # times as many Sobol points for the error estimate: with as many, it would not include the bias
 
 
@@ -48,7 +50,10 @@ class LinearRisk:
 
 
 class LinearData:
-    """Validated data in double precision, with methods that create objectives and convert parameters."""
+    """Validated data in double precision, with methods that create objectives and convert parameters.
+
+    `moving` is the number of features that move.
+    """
 
     def __init__(
         self, problem: LinearProblem, X: Array, y: Array, sample_weight: Array | None, n_points: int
@@ -72,11 +77,28 @@ class LinearData:
         self.make = MultinomialObjective if problem.loss == MULTINOMIAL else LinearObjective
         self.outputs = int(xp.max(self.y)) + 1 if problem.loss == MULTINOMIAL else 1
         self.penalty = xp.ones((self.X.shape[1],), dtype=xp.float64, device=device(self.X))
+        self.intercept = problem.intercept
+        self.moving = int(xp.sum(xp.astype(problem.radii(self.X) > 0, xp.int64)))
 
-    def standardized(self, center: Array, scale: Array) -> LinearData:
+    @cached_property
+    def row_space(self) -> tuple[Array, Array, Array]:
+        """(mean (d,), basis (d, k), coordinates Z (n, k)): the features are mean + Z basis^T.
+
+        The basis is orthonormal, and the mean is 0 for a model without an intercept.
+        """
+        xp = array_namespace(self.X)
+        mean = self.w @ self.X if self.intercept else xp.zeros_like(self.X[0, :])
+        Q, R = xp.linalg.qr((self.X - mean).T)  # stable for each example, unlike an SVD or the Gram matrix
+        norms = xp.linalg.vector_norm(R, axis=0)
+        share = xp.max(xp.abs(R) / xp.where(norms > 0, norms, xp.ones_like(norms)), axis=1)
+        keep = share > _NULL
+        keep[0] = True
+        return mean, Q[:, keep], R[keep, :].T
+
+    def standardized(self, X: Array, center: Array, scale: Array) -> LinearData:
         """The data with features (X - center) / scale; the ridge applies to coefficients / scale."""
         data = copy(self)
-        data.X, data.penalty, data.dtype = (self.X - center) / scale, 1 / scale**2, self.X.dtype
+        data.X, data.penalty, data.dtype = (X - center) / scale, 1 / scale**2, X.dtype
         return data
 
     def _column(self, name: str, v: Array) -> Array:
@@ -91,13 +113,7 @@ class LinearData:
     ) -> Objective:
         """The objective on `n_nodes` nodes or `more` * n_points Sobol points, with kinks smoothed."""
         n_points = more * self.n_points
-        options: dict[str, Any] = {
-            "n_nodes": n_nodes,
-            "n_points": n_points,
-            "seed": seed,
-            "rounding": rounding,
-        }
-        return self.make(problem, self.X, self.y, self.w, ridge=problem.ridge * self.penalty, **options)
+        return self.make(problem, self, n_nodes, n_points=n_points, seed=seed, rounding=rounding)
 
     def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
         """Split a parameter vector into coefficients and intercept, in the shapes of `LinearModel`."""

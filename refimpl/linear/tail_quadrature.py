@@ -30,24 +30,6 @@ def has_tails(divergence: Divergence) -> bool:
     return divergence.slope0 > -inf and (divergence.recession == inf or divergence.family in _KINKED)
 
 
-def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
-    """(phi*'(s), phi*''(s)), computed from one power for Cressie-Read."""
-    if phi.family != "cressie_read":
-        return phi.dconj(s), phi.d2conj(s)
-    xp, k = array_namespace(s), phi.parameter
-    assert k is not None
-    base = 1 + (k - 1) * s
-    positive = base > 0
-    base = xp.where(positive, base, xp.ones_like(base))
-    if k == 2:
-        x, bend = base, xp.ones_like(base)
-    else:
-        x = xp.exp(xp.log1p((k - 1) * xp.where(positive, s, xp.zeros_like(s))) / (k - 1))
-        bend = x / base
-    zero = xp.zeros_like(x)
-    return xp.where(positive, x, zero), xp.where(positive, bend, zero)
-
-
 class TailQuadrature:
     """Risks and their derivatives; `margin` is the distribution of t.
 
@@ -133,8 +115,7 @@ class TailQuadrature:
         t, p = self._nodes(line, sides, cuts)
         f, slope, curvature = line(t)
         s = (f - mu[:, None]) / eta
-        gamma, q = _slopes(phi, s)
-        gamma, q = p * gamma, p * q / eta
+        gamma, q = p * phi.dconj(s), p * phi.d2conj(s) / eta
         below = -phi.conj(xp.full_like(mu, phi.slope0 - 1.0)) * xp.clip(1 - xp.sum(p, axis=1), 0.0, 1.0)
         value = mu + eta * (xp.sum(p * phi.conj(s), axis=1) - below)
         sums = _moments(value, gamma * slope, gamma * curvature + q * slope * slope, t)
@@ -164,7 +145,7 @@ class TailQuadrature:
             near = [[v if rows is None else v[rows] for v in vs] for vs in (sides, bottoms, cuts)]
             ends, surplus, rate = self._surplus(part, at, *near)
             low_, high_ = xp.where(surplus > 0, at, low_), xp.where(surplus > 0, high_, at)
-            new = at + self._excess(surplus) / xp.where(rate > 0, rate, xp.ones_like(rate))
+            new = at + surplus / xp.where(rate > 0, rate, xp.ones_like(rate))
             inside = (rate > 0) & (new >= low_) & (new <= high_)
             new = xp.where(inside, new, (low_ + high_) / 2)
             done = (xp.abs(surplus) <= _MET) | (high_ - low_ <= _MET * xp.abs(high_))
@@ -185,17 +166,6 @@ class TailQuadrature:
                 break
         return mu, cuts
 
-    def _excess(self, surplus: Array) -> Array:
-        """The numerator of Newton's step, applied to (total weight)^(k - 1), which is closer to linear in mu.
-
-        It is exactly linear if all losses are equal. `surplus` is the total weight minus one.
-        """
-        if self.family != "cressie_read" or self.alpha == 2:
-            return surplus
-        xp, a = array_namespace(surplus), self.alpha - 1  # type: ignore[operator]
-        mass = xp.where(surplus > -0.9, 1 + surplus, xp.ones_like(surplus))
-        return xp.where(surplus > -0.9, -mass * xp.expm1(-a * xp.log(mass)) / a, surplus)
-
     def _surplus(
         self, line: LineLoss, mu: Array, sides: list[Array], bottoms: list[Array], near: list[Array]
     ) -> tuple[list[Array], Array, Array]:
@@ -210,8 +180,7 @@ class TailQuadrature:
                 rate = rate + q
             return cuts, xp.sum(p, axis=1) - self.alpha, rate
         s = (line(t)[0] - mu[:, None]) / eta
-        gamma, q = _slopes(phi, s)
-        return cuts, xp.sum(p * gamma, axis=1) - 1, xp.sum(p * q, axis=1) / eta
+        return cuts, xp.sum(p * phi.dconj(s), axis=1) - 1, xp.sum(p * phi.d2conj(s), axis=1) / eta
 
     def _nodes(self, line: LineLoss, sides: list[Array], cuts: list[Array]) -> tuple[Array, Array]:
         """Nodes and weights (t, p), both (k, K), on the tails; p sums to the probability of the tails."""

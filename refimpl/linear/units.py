@@ -1,4 +1,9 @@
-"""Units in which the features, predictions and losses of a fit have size 1."""
+"""Units in which the features, predictions and losses of a fit have size 1.
+
+With more features than examples, a model may be fitted in the space that the examples span, of dimension at
+most n. On a Euclidean ball or for a Gaussian, the risk depends on theta through X theta and |theta|, and it
+increases with |theta|: a part of theta that is orthogonal to the examples only increases F.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ _CONSTANT = 1e-12  # a spread below this share of the largest entry is rounding
 
 
 class Units:
-    """Units for a problem on data: z = prediction z', F = loss F', and x = center + scale x'.
+    """Units for a problem on data: z = prediction z', F = loss F', and x = mean + basis (center + scale x').
 
     - `problem`, `data`: the problem and the data in these units.
     - `loss`: the unit of the losses and of F.
@@ -22,6 +27,15 @@ class Units:
 
     def __init__(self, problem: LinearProblem, data: LinearData) -> None:
         xp, X, w = array_namespace(data.X), data.X, data.w
+        given: Array = 1.0
+        if problem.feature_scale is not None:
+            given = xp.asarray(problem.feature_scale, dtype=X.dtype, device=device(X))
+        self.basis: Array | None = None
+        if _is_reducible(problem, data):
+            self.mean, self.basis, X = data.row_space
+            if problem.feature_scale is not None:
+                given = given[: X.shape[1]]
+                problem = replace(problem, feature_scale=given)
         top = xp.max(xp.abs(X), axis=0)
         safe = xp.where(top > 0, top, xp.ones_like(top))
         Z, radii = X / safe, problem.radii(X)
@@ -31,11 +45,8 @@ class Units:
         self.scale = xp.where(spread > _CONSTANT, spread * safe, radii)
         self.center = mean * safe
         self.prediction, self.loss = _sizes(problem, data)
-        given: Array = 1.0
-        if problem.feature_scale is not None:
-            given = xp.asarray(problem.feature_scale, dtype=X.dtype, device=device(X))
         loss, outer = problem.loss, problem.reweighting
-        self.data = data.standardized(self.center, self.scale)
+        self.data = data.standardized(X, self.center, self.scale)
         if loss == LOSSES["squared"]:  # stays the squared loss, of which some risks have a closed form
             self.loss = self.prediction**2
             self.data.y = data.y / self.prediction
@@ -54,12 +65,27 @@ class Units:
 
     def to_units(self, coef: Array, intercept: Array) -> tuple[Array, Array]:
         """Coefficients (..., d) and intercepts (...) in these units."""
+        if self.basis is not None:
+            coef, intercept = coef @ self.basis, intercept + coef @ self.mean
         return coef * (self.scale / self.prediction), (intercept + coef @ self.center) / self.prediction
 
     def from_units(self, coef: Array, intercept: Array) -> tuple[Array, Array]:
         """Coefficients (..., d) and intercepts (...) in the units of the data."""
         coef = coef * (self.prediction / self.scale)
-        return coef, self.prediction * intercept - coef @ self.center
+        intercept = self.prediction * intercept - coef @ self.center
+        if self.basis is not None:
+            coef = coef @ self.basis.T
+            intercept = intercept - coef @ self.mean
+        return coef, intercept
+
+
+def _is_reducible(problem: LinearProblem, data: LinearData) -> bool:
+    """Whether there are more features than examples, and the risk depends on theta as described above."""
+    n, d = data.X.shape
+    if d <= n or data.moving not in (0, d) or (data.moving > 0 and problem.norm != 2) or data.outputs > d:
+        return False
+    radii = problem.radii(data.X)
+    return bool(array_namespace(radii).all(radii == radii[0]))
 
 
 def _price(eta: float, loss: float) -> float:

@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, Gaussian, indicator
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Gaussian, indicator
 from phiball.refimpl.linear import (
     LinearProblem,
     Reweighting,
@@ -49,7 +49,10 @@ CASES = {
         "squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(QUADRATIC, budget=0.3)
     ),
     "cvar examples": LinearProblem("logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)),
+    "tv examples": LinearProblem("hinge", Ball(2, 0.3), ridge=0.01, reweighting=Reweighting("tv", eta=0.2)),
+    "hinge examples": LinearProblem("squared", ridge=0.01, reweighting=Reweighting("hinge", budget=0.3)),
     "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.01),
+    "adversarial multinomial": LinearProblem("multinomial", Ball(1, 0.3), 0.0, ridge=0.01),
     "gaussian": LinearProblem("logistic", Gaussian(0.3), 0.1, ridge=0.01),
     "gaussian hinge": LinearProblem("hinge", Gaussian(0.3), 0.2, ridge=0.01),
     "gaussian cvar": LinearProblem("squared", Gaussian(0.3), 0.1, indicator(0.3), ridge=0.01),
@@ -269,3 +272,82 @@ def test_adversarial_linf_logistic_equals_a_bounded_smooth_problem() -> None:
     found = fit_linear_model(problem, X, y)
     assert abs(found.value - oracle.fun) < 1e-8
     assert found.value - found.gap <= oracle.fun
+
+
+@pytest.mark.parametrize("budget", [False, True])
+@pytest.mark.parametrize("phi", [ABSOLUTE, HINGE, indicator(0.3)])
+def test_kinked_reweighting_is_the_optimum_of_a_linear_program(phi: Any, budget: bool) -> None:
+    """Minimize mu + eta B + mean s, where s >= eta phi*((f - mu)/eta) and f >= |y - x.w - c|."""
+    X, y = data_of(LinearProblem("absolute"))
+    (n, d), size, cap = X.shape, 0.4, getattr(phi, "parameter", None)
+    one, eye, zero = np.ones((n, 1)), np.eye(n), np.zeros((n, n))
+    plane = np.hstack([X, one])
+    # The variables are w, c (d + 1,), mu, eta, f (n,), s (n,).
+    rows = [np.hstack([side * plane, 0 * one, 0 * one, -eye, zero]) for side in (1, -1)]
+    right = [y, -y]
+    rows.append(np.hstack([0 * plane, 0 * one, phi.slope0 * one, zero, -eye]))
+    rows.append(np.hstack([0 * plane, -one * (1 / cap if cap else 1), 0 * one, eye / (cap or 1), -eye]))
+    right += [np.zeros(n)] * 2
+    if cap is None:  # the domain of phi*: f - mu <= eta
+        rows.append(np.hstack([0 * plane, -one, -one, eye, zero]))
+        right.append(np.zeros(n))
+    cost = np.r_[np.zeros(d + 1), 1, size if budget else 0, np.zeros(n), np.full(n, 1 / n)]
+    bounds = [(None, None)] * (d + 2) + [(0, None) if budget else (size, size)] + [(None, None)] * (2 * n)
+    oracle = linprog(cost, np.vstack(rows), np.concatenate(right), bounds=bounds)
+    reweighting = Reweighting(phi, budget=size) if budget else Reweighting(phi, eta=size)
+    found = fit_linear_model(LinearProblem("absolute", reweighting=reweighting), X, y, max_iter=1000)
+    assert found.value == pytest.approx(oracle.fun, abs=2e-7)
+    assert found.value >= oracle.fun - 1e-12
+
+
+def test_adversarial_multinomial_loss_is_the_largest_at_a_vertex() -> None:
+    problem = CASES["adversarial multinomial"]
+    X, y = data_of(problem)
+    W, c = np.random.default_rng(0).normal(size=(3, 6)), np.arange(3.0)
+    losses = []
+    for b in 0.3 * np.concatenate([np.eye(6), -np.eye(6)]):
+        z = (X + b) @ W.T + c
+        losses.append(np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y.astype(int)])
+    risk = linear_model_risk(problem, W, c, X, y)
+    np.testing.assert_allclose(risk.values, np.max(losses, axis=0), rtol=1e-12)
+    assert risk.error == 0
+    with pytest.raises(ValueError, match="a nonconvex problem, except in norm 1; or fit one logistic"):
+        fit_linear_model(replace(problem, reference=Ball(2, 0.3)), X, y)
+
+
+WIDE = {
+    "logistic": LinearProblem("logistic", Ball(2, 0.5), 0.1, ridge=0.01),
+    "adversarial": LinearProblem("hinge", Ball(2, 0.2), 0.0, ridge=0.01, feature_scale=[2.0] * 50),
+    "closed form": LinearProblem("squared", Gaussian(0.3), 0.5, intercept=False),
+    "plain": LinearProblem("logistic", Ball(2, 0.0), ridge=0.01, feature_scale=np.arange(50.0)),
+    "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.1),
+    "budget": LinearProblem("logistic", Ball(2, 0.5), 0.1, ridge=0.01, budget=0.1),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_fits_with_more_features_than_examples_equal_fits_with_repeated_examples(name: str) -> None:
+    """Each example is repeated until there are as many as features, which changes only the method."""
+    source = np.random.default_rng(0)
+    X, problem = source.normal(size=(18, 50)) + 3, WIDE[name]
+    X[5] = X[4]
+    y = np.where(X[:, 0] > 3, 1.0, -1.0)
+    y = np.digitize(X[:, 0], [2.5, 3.5]) * 1.0 if name == "multinomial" else y
+    wide = fit_linear_model(problem, X, y, tol=1e-9)
+    direct = fit_linear_model(problem, np.tile(X, (3, 1)), np.tile(y, 3), tol=1e-9)
+    assert wide.value == pytest.approx(direct.value, rel=1e-12)
+    assert max(wide.gap, direct.gap) < 1e-8
+    np.testing.assert_allclose(wide.coef, direct.coef, atol=1e-7)
+    np.testing.assert_allclose(wide.intercept, direct.intercept, atol=1e-6)
+
+
+def test_fit_with_3000_features_is_optimal() -> None:
+    source = np.random.default_rng(0)
+    X = source.normal(size=(200, 3000))
+    y = np.where(X[:, 0] + source.normal(size=200) > 0, 1.0, -1.0)
+    problem = LinearProblem("logistic", Ball(2, 1.0), 0.1, ridge=0.01)
+    model = fit_linear_model(problem, X, y)
+    risk = linear_model_risk(problem, model.coef, model.intercept, X, y)
+    assert risk.value == pytest.approx(model.value, rel=1e-12)
+    assert np.linalg.norm(risk.coef_gradient) ** 2 / 0.02 < 1e-9
+    assert model.gap < 1e-9
