@@ -255,6 +255,8 @@ def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
     assert value == pytest.approx(score(fitted, x[test], y[test], sample_weight=counted))
     again = pickle.loads(pickle.dumps(search))
     assert again.best_index_ == again.refit(again.cv_results_) == search.best_index_
+    assert again.score(x[test], y[test]) == score(search.best_estimator_, x[test], y[test])
+    assert refit == best_within(0.1) != best_within(0.2)
     assert repr(score) == "robust_scorer(Ball(norm=2.0, radius=0.4))"
     full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, feature_scale=X.std(axis=0), rng=3)
     assert repr(full).endswith("eta=0.1, divergence=quadratic, feature_scale=<4 numbers>, rng=3)")
