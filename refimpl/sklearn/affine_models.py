@@ -47,15 +47,15 @@ class ScoredModel:
         None if it does not decide the predictions. For a regressor it is the linear predictor of its loss.
         """
         names = ("decision_function", "predict_proba") if self.loss is None else ("predict",)
-        function = next((getattr(self.model, name) for name in names if hasattr(self.model, name)), None)
-        if function is None:
+        name = next((name for name in names if hasattr(self.model, name)), None)
+        if name is None:
             return None
 
         def outputs(x: Any) -> Any:
-            found = np.asarray(function(self.as_input(x)), dtype=np.float64)
+            found = np.asarray(getattr(self.model, name)(self.as_input(x)), dtype=np.float64)
             if self.loss is not None:
                 found = self.loss.link(found)
-            elif function.__name__ == "predict_proba":
+            elif name == "predict_proba":
                 with np.errstate(divide="ignore"):
                     found = np.diff(np.log(found)) if found.shape[1] == 2 else np.full(len(x), np.nan)
             return found.reshape(len(x), -1)
@@ -90,7 +90,10 @@ def find_affine(outputs: Callable[[Any], Any], X: Any, known: Any, around: Any) 
     """The outputs of a function, `known` at X and `around` (2 n, C), if they are affine there, else None."""
     centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
     base = outputs(centre[None, :])
-    slopes = (outputs(centre + np.diag(size)) - base) / size[:, None]
+    d = len(size)
+    step = max(1, 2**22 // d)  # features at a time, to limit memory
+    moved = [outputs(centre + np.eye(min(step, d - j), d, j) * size) for j in range(0, d, step)]
+    slopes = (np.concatenate(moved) - base) / size[:, None]
     linear = base + (np.concatenate([X, around]) - centre) @ slopes
     if not np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max())):
         return None
@@ -145,9 +148,7 @@ def right_in_ball(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> An
 def as_float_matrix(X: Any) -> Any:
     """X as a float64 array (n, d); raises TypeError or ValueError for other data."""
     if issparse(X):
-        raise TypeError(
-            "X is sparse; expected a dense array: use X.toarray(), or a transformer's dense output"
-        )
+        raise TypeError("X is sparse; expected a dense array: use X.toarray(), or sparse_output=False")
     try:
         found = np.asarray(X, dtype=np.float64)
     except (TypeError, ValueError) as error:

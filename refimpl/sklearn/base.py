@@ -71,10 +71,9 @@ def _match_columns(name: str, keys: list[str], columns: list[str]) -> dict[str, 
             if column.startswith(key + "_") or short[column].startswith(key + "_")
         ]
         if not found:
-            known = {
-                form for pair in short.items() for text in pair for form in (text, text.rpartition("_")[0])
-            }
-            near = get_close_matches(key, sorted(known - {""}), n=5) or columns[:10]
+            known = {*columns, *short.values()}
+            known |= {form.rpartition("_")[0] for form in known}
+            near = get_close_matches(key, known, n=5) or columns[:10]
             raise ValueError(
                 f"{name} has the key {key!r}; expected a column of X, a prefix of columns or a transformer, "
                 f"such as {near}"
@@ -199,10 +198,10 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _warn_if_unscaled(self, X: Any, radius: float) -> None:
         """Warn if a ball of this radius does not fit the units of the features; called by `fit` alone."""
-        sizes = X.std(axis=0)
-        if self.feature_scale is not None or radius == 0 or not np.any(sizes > 0):
+        sizes = X.std(axis=0)[np.ptp(X, axis=0) > 0]
+        if self.feature_scale is not None or radius == 0 or not len(sizes):
             return
-        median, largest = np.median(sizes[sizes > 0]), sizes.max()
+        median, largest = np.median(sizes), sizes.max()
         if largest > 100 * median or median > max(10, 1000 * radius):
             warn(
                 f"X has standard deviations of up to {largest:.2g}, with a median of {median:.2g}, and "

@@ -289,15 +289,14 @@ def test_features_that_are_not_standardised_warn_at_the_call_of_fit() -> None:
             assert {warning.filename for warning in seen} == {__file__}
         RobustLogisticRegression(tol=1e-2, radius=0).fit(x, Y2)
         RobustLogisticRegression(tol=1e-2, feature_scale=x.std(axis=0)).fit(x, Y2)
-    RobustLogisticRegression(tol=1e-2).fit(X2[:, :3] * [1, 1, 0], Y2)  # a constant feature
+    RobustLogisticRegression(tol=1e-2).fit(X2[:, :3] * [1, 1, 0] + 0.1, Y2)  # a constant feature
 
 
 def test_support_vector_machine_says_how_to_get_probabilities() -> None:
     machine = RobustSVC(radius=0.0).fit(X2[:, :3], Y2)
     with pytest.raises(AttributeError, match=r"no predict_proba; use CalibratedClassifierCV\(RobustSVC"):
         machine.predict_proba(X2[:, :3])
-    with pytest.raises(AttributeError, match="has no attribute 'predict_proba'"):
-        make_pipeline(machine).predict_proba  # noqa: B018
+    assert not hasattr(make_pipeline(machine), "predict_proba")
 
 
 def test_divergences_may_be_names() -> None:
