@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from scipy.special import expit, softmax
+from sklearn.utils import check_array
 
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence
@@ -60,11 +60,18 @@ class ScoredModel:
                     found = np.diff(np.log(found)) if found.shape[1] == 2 else np.full(len(x), np.nan)
             return found.reshape(len(x), -1)
 
-        points = np.concatenate([self.X, around])
+        points, n = np.concatenate([self.X, around]), len(self.X)
         known = outputs(points)
         if not np.all(np.isfinite(known)) or (self.loss is None and not self.decides(points, known)):
             return None
-        return find_affine(outputs, self.X, known, around)
+        centre, size = self.X.mean(axis=0), self.X.std(axis=0) + 1e-3 * (1 + np.abs(self.X).max())
+        base, d = outputs(centre[None, :]), len(size)
+        step = max(1, 2**22 // d)  # features at a time, to limit memory
+        moved = [outputs(centre + np.eye(min(step, d - j), d, j) * size) for j in range(0, d, step)]
+        slopes = (np.concatenate(moved) - base) / size[:, None]
+        linear = base + (points - centre) @ slopes
+        affine = np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max()))
+        return AffineOutputs(slopes.T, known[:n]) if affine else None
 
     def decides(self, x: Any, outputs: Any) -> bool:
         """Whether the outputs (k, C) of a classifier at x (k, d), one per class, decide its predictions."""
@@ -84,20 +91,6 @@ class AffineOutputs:
 
     slopes: Any
     values: Any
-
-
-def find_affine(outputs: Callable[[Any], Any], X: Any, known: Any, around: Any) -> AffineOutputs | None:
-    """The outputs of a function, `known` at X and `around` (2 n, C), if they are affine there, else None."""
-    centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
-    base = outputs(centre[None, :])
-    d = len(size)
-    step = max(1, 2**22 // d)  # features at a time, to limit memory
-    moved = [outputs(centre + np.eye(min(step, d - j), d, j) * size) for j in range(0, d, step)]
-    slopes = (np.concatenate(moved) - base) / size[:, None]
-    linear = base + (np.concatenate([X, around]) - centre) @ slopes
-    if not np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max())):
-        return None
-    return AffineOutputs(slopes.T, known[: len(X)])
 
 
 def affine_risk(
@@ -147,18 +140,12 @@ def right_in_ball(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> An
 
 def as_float_matrix(X: Any) -> Any:
     """X as a float64 array (n, d); raises TypeError or ValueError for other data."""
-    if issparse(X):
-        raise TypeError("X is sparse; expected a dense array: use X.toarray(), or sparse_output=False")
     try:
-        found = np.asarray(X, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        return check_array(X, dtype=np.float64, ensure_all_finite=False)
+    except ValueError as error:
         raise ValueError(
-            f"X has entries that are not numbers ({error}): encode them in a pipeline, and score it with "
-            "transformed=True"
+            f"{error}; if X has entries that are not numbers, score a pipeline with transformed=True"
         ) from None
-    if found.ndim != 2:
-        raise ValueError(f"X has shape {found.shape}; expected (n, d), one row per example")
-    return found
 
 
 def input_converter(X: Any) -> Callable[[Any], Any]:

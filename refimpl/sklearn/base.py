@@ -62,13 +62,10 @@ def _match_columns(name: str, keys: list[str], columns: list[str]) -> dict[str, 
     """The key that applies to each column that has one: the rule is in `RobustLinearModel`."""
     short = {column: column.partition("__")[2] or column for column in columns}  # without its transformer
     owners = {key: key for key in keys if key in short}
-    for key in keys:
-        if key in short:
-            continue
-        found = [column for column in columns if short[column] == key] or [
-            column
-            for column in columns
-            if column.startswith(key + "_") or short[column].startswith(key + "_")
+    for key in (key for key in keys if key not in short):
+        start = f"{key}_"
+        found = [c for c in columns if short[c] == key] or [
+            c for c in columns if c.startswith(start) or short[c].startswith(start)
         ]
         if not found:
             known = {*columns, *short.values()}
@@ -78,14 +75,12 @@ def _match_columns(name: str, keys: list[str], columns: list[str]) -> dict[str, 
                 f"{name} has the key {key!r}; expected a column of X, a prefix of columns or a transformer, "
                 f"such as {near}"
             )
-        if len({column.removesuffix(short[column]) for column in found}) > 1:
-            raise ValueError(f"{name} has the key {key!r}, which matches {found}; expected full names")
-        for column in found:
-            other = owners.setdefault(column, key)
-            if other not in (key, column):
-                raise ValueError(
-                    f"{name} has the keys {other!r} and {key!r}, which match {column!r}; expected full names"
-                )
+        shared = sorted({owners.setdefault(c, key) for c in found} - {key, *found})
+        if shared or len({c.removesuffix(short[c]) for c in found}) > 1:
+            and_keys = f", as do the keys {shared}" if shared else ""
+            raise ValueError(
+                f"{name} has the key {key!r}, which matches {found}{and_keys}; expected full names"
+            )
     return owners
 
 

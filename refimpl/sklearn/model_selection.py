@@ -56,10 +56,6 @@ class BestWithin:
     def __post_init__(self) -> None:
         valid_number("max_cost", self.max_cost, least=0.0)
 
-    def __repr__(self) -> str:
-        names = "" if (self.plain, self.robust) == ("plain", "robust") else f", {self.plain=}, {self.robust=}"
-        return f"best_within({self.max_cost!r}{names.replace('self.', '')})"
-
     def __eq__(self, other: object) -> bool:
         return other == self.robust if isinstance(other, str) else repr(self) == repr(other)
 

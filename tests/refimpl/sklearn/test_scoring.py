@@ -166,8 +166,8 @@ def test_invalid_losses_models_and_data_raise() -> None:
         "loss is 'squared'": lambda: robust_scorer(ball, loss="squared")(model, X, Y),
         "expected a ball without clip": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
         "neither predict_proba nor decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
-        r"X is sparse; .* X\.toarray\(\)": lambda: robust_scorer(ball)(model, csr_array(X), Y),
-        r"'north'\): .*transformed=True": lambda: robust_scorer(ball)(model, words, Y[:2]),
+        "Sparse data was passed": lambda: robust_scorer(ball)(model, csr_array(X), Y),
+        r"'north'; .* transformed=True": lambda: robust_scorer(ball)(model, words, Y[:2]),
         "expected a pipeline of two": lambda: robust_scorer(ball, transformed=True)(model, X, Y),
         "expected decision_function_shape": lambda: robust_scorer(ball, eta=0.1)(pairwise, X, Y),
         r"scale is \[1\.0\]": lambda: robust_scorer(ball, feature_scale=[1.0])(model, X, Y),
@@ -260,12 +260,10 @@ def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
     assert repr(score) == "robust_scorer(Ball(norm=2.0, radius=0.4))"
     full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, feature_scale=X.std(axis=0), rng=3)
     assert repr(full).endswith("eta=0.1, divergence=quadratic, feature_scale=<4 numbers>, rng=3)")
-    assert repr(refit) == "best_within(0.1)"
     scorers = [robust_scorer(Ball(2, 0.4), eta=0.5, rng=r) for r in (None, None, np.random.default_rng(0))]
     values = [[scorer(forest, x, y) for _ in range(2)] for scorer in scorers]
     assert all(first == second for first, second in values)  # the same points on every call
     assert values[0] != values[1]
-    assert repr(best_within(0.1, plain="a")) == "best_within(0.1, plain='a', robust='robust')"
 
 
 def test_feature_scale_gives_raw_features_the_units_of_a_pipeline() -> None:
@@ -351,14 +349,10 @@ def test_feature_scale_is_matched_by_prefix_and_by_transformer() -> None:
     assert scales(num=0, cat__region_north=3) == [0, 0, 3, 1, 1]
     assert scales(cat=0, cat__region_north=3) == [1, 1, 3, 0, 0]  # a full name is preferred
     assert scales(age=2, cat__region=0) == [2, 1, 0, 0, 1]  # so is a name without its transformer
-    assert by_feature("feature_scale", {"region": 0}, ["age", "region_a", "region_b"], 3).tolist() == [
-        1,
-        0,
-        0,
-    ]
+    assert by_feature("feature_scale", {"region": 0}, ["region_a", "region_b"], 2).tolist() == [0, 0]
     for keys, message in (
         ({"region": 0}, r"which matches \['num__region_size', 'cat__region_north', .*expected full names"),
-        ({"cat": 0, "age_old": 1}, "keys 'cat' and 'age_old', which match 'cat__age_old'"),
+        ({"cat": 0, "age_old": 1}, r"which matches .*'cat__age_old'.*, as do the keys \['(cat|age_old)'\]"),
         ({"regoin": 0}, r"expected a column .*, such as \['region'"),
         ({"reg": 0}, "has the key 'reg'; expected a column"),
     ):
@@ -368,26 +362,19 @@ def test_feature_scale_is_matched_by_prefix_and_by_transformer() -> None:
 
 def test_transformed_scores_perturb_the_input_of_the_last_step() -> None:
     """Mixed columns in a search; with a scaler alone, the ball is in units of its scales."""
-    region = np.where(np.arange(150) % 3 == Y, "north", "south")
-    frame = pd.DataFrame(X, columns=list("abcd")).assign(region=region)
-    numbers = (StandardScaler(), list("abcd"))
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(region=np.where(np.arange(150) % 3 == Y, "u", "v"))
     score = robust_scorer(Ball("linf", 0.3), feature_scale={"onehotencoder": 0}, transformed=True)
+    same = robust_scorer(Ball("linf", 0.3), feature_scale=[1, 1, 1, 1, 0, 0])
     for output in ("default", "pandas"):
-        encode = make_column_transformer(numbers, (OneHotEncoder(sparse_output=False), ["region"]))
-        model = make_pipeline(
-            encode.set_output(transform=output), RobustLogisticRegression(radius=0, tol=1e-4)
-        )
-        search = GridSearchCV(model, {"robustlogisticregression__C": [0.1, 1.0]}, scoring=score, cv=2)
-        search.fit(frame, Y)
-        train, test = next(StratifiedKFold(2).split(frame, Y))
-        model.set_params(robustlogisticregression__C=0.1).fit(frame.iloc[train], Y[train])
-        inside = np.asarray(model[0].transform(frame.iloc[test]))
-        margins = model[-1].coef_[:, None, :] - model[-1].coef_  # (3, 3, 6)
-        scores = inside @ model[-1].coef_.T + model[-1].intercept_
-        lost = 0.3 * np.sum(np.abs(margins[Y[test]])[:, :, :4], axis=2)
-        gained = scores[np.arange(75), Y[test]][:, None] - scores - lost
-        right = np.all((gained > 0) | (np.arange(3) == Y[test][:, None]), axis=1)
-        assert search.cv_results_["split0_test_score"][0] == pytest.approx(right.mean()) != 1
+        encode = make_column_transformer((StandardScaler(), list("abcd")), (OneHotEncoder(), ["region"]))
+        encode.set_params(onehotencoder__sparse_output=False).set_output(transform=output)
+        model = make_pipeline(encode, RobustLogisticRegression(tol=1e-4))
+        grid, folds = {"robustlogisticregression__radius": [0.0, 0.3]}, list(StratifiedKFold(2).split(X, Y))
+        search = GridSearchCV(model, grid, scoring=score, cv=folds).fit(frame, Y)
+        model.set_params(robustlogisticregression__radius=0.3).fit(frame.iloc[folds[0][0]], Y[folds[0][0]])
+        inside = model[0].transform(frame.iloc[folds[0][1]])
+        found = search.cv_results_["split0_test_score"][1]
+        assert found == same(model[-1], inside, Y[folds[0][1]]) < model[-1].score(inside, Y[folds[0][1]])
     scaled = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
     raw = robust_scorer(Ball(2, 0.7), feature_scale=X.std(axis=0))
     assert robust_scorer(Ball(2, 0.7), transformed=True)(scaled, X, Y) == raw(scaled, X, Y)
