@@ -45,12 +45,13 @@ from phiball.refimpl.linear import LinearProblem, fit_linear_model
 
 UNIT = 1 << 16  # numbers in the array whose np.max is the unit of time
 BATCH, N_SAMPLES, FEATURES = 64, 16, 50
+MANY, FEW = 10_000, 200  # examples
 MIN_MEMORY = 0.25  # smallest memory that can be measured, in MB
 
 
 @dataclass(frozen=True)
 class GrowthPath:
-    """A code path: `make(size)` prepares work whose cost should be linear in `size`."""
+    """A code path: `make(size)` prepares work whose cost grows as a power of `size`."""
 
     name: str
     quantity: str  # time or memory
@@ -69,11 +70,11 @@ def _draw(norm: float, size: int) -> Work:
     return lambda: ball.sample(z, N_SAMPLES, rng=source)
 
 
-def _fit(size: int) -> Work:
+def _fit(n: int, features: int = FEATURES) -> Work:
     source = np.random.default_rng(0)
-    X = source.normal(size=(size, FEATURES))
-    y = np.where(X @ source.normal(size=FEATURES) + source.logistic(size=size) > 0, 1.0, -1.0)
-    problem = LinearProblem("logistic", Ball(2, 0.5), 0.1, ENTROPIC, ridge=1 / size)
+    X = source.normal(size=(n, features))
+    y = np.where(X @ source.normal(size=features) + source.logistic(size=n) > 0, 1.0, -1.0)
+    problem = LinearProblem("logistic", Ball(2, 0.5), 0.1, ENTROPIC, ridge=1 / n)
     return lambda: fit_linear_model(problem, X, y)
 
 
@@ -107,6 +108,10 @@ def paths() -> list[GrowthPath]:
     found += [
         GrowthPath("Ball.sample, l2", "time", "dimension", tuple(4**k for k in range(3, 8)), draw),
         GrowthPath("fit_linear_model", "time", "examples", (12_500, 25_000, 50_000, 100_000), _fit),
+        GrowthPath(
+            "fit_linear_model", "time", "features, tall", (50, 100, 200, 400, 800), partial(_fit, MANY)
+        ),
+        GrowthPath("fit_linear_model", "time", "features, wide", (1000, 4000, 16_000), partial(_fit, FEW)),
         GrowthPath("worst_case, quadratic", "memory", "points of a row", lengths[2:], quadratic),
         GrowthPath("Ball.sample, l2", "memory", "dimension", (1024, 4096, 16_384), draw),
         GrowthPath("fit_linear_model", "memory", "examples", (25_000, 50_000, 100_000), _fit),
@@ -159,6 +164,8 @@ def bench_scaling(
         f"±: one standard error. at the largest: cost at the largest size, time in units of np.max over "
         f"{UNIT:,} numbers, memory in MB. "
         f"worst_case: {BATCH} rows; Ball.sample: {BATCH} x {N_SAMPLES} points; fit_linear_model: {FEATURES} "
-        f"features; training: network 64-128-10, batch {BATCH}"
+        f"features; {MANY:,} examples if tall, {FEW} if wide; training: network 64-128-10, batch {BATCH}"
     )
-    return BenchmarkReport([BenchmarkTable("Fitted growth exponents; in theory all are 1", rows, note)])
+    return BenchmarkReport(
+        [BenchmarkTable("Fitted growth exponents; in theory 2 for tall data, else 1", rows, note)]
+    )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from scipy.special import expit, softmax
+from sklearn.utils import check_array
 
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence
@@ -43,47 +43,46 @@ class ScoredModel:
     def affine_outputs(self, around: Any) -> AffineOutputs | None:
         """The outputs if they are affine on the data and at the points `around` (n, d), else None.
 
-        The output of a classifier is its decision function; of a regressor, the linear predictor of its loss.
+        The output of a classifier is its decision function, or the logit of the probability of two classes;
+        None if it does not decide the predictions. For a regressor it is the linear predictor of its loss.
         """
-        function = getattr(self.model, "decision_function" if self.loss is None else "predict", None)
-        if function is None:
+        names = ("decision_function", "predict_proba") if self.loss is None else ("predict",)
+        name = next((name for name in names if hasattr(self.model, name)), None)
+        if name is None:
             return None
 
         def outputs(x: Any) -> Any:
-            found = np.asarray(function(self.as_input(x)), dtype=np.float64)
-            return (found if self.loss is None else self.loss.link(found)).reshape(len(x), -1)
+            found = np.asarray(getattr(self.model, name)(self.as_input(x)), dtype=np.float64)
+            if self.loss is not None:
+                found = self.loss.link(found)
+            elif name == "predict_proba":
+                with np.errstate(divide="ignore"):
+                    found = np.diff(np.log(found)) if found.shape[1] == 2 else np.full(len(x), np.nan)
+            return found.reshape(len(x), -1)
 
-        return find_affine(outputs, self.X, around)
-
-    def attack_points(self, ball: Ball) -> Any:
-        """Adversarial points (n, d) from the method `attack` of a network, or of a pipeline's last step.
-
-        The other steps must scale each feature separately. Returns None for other models.
-        """
-        model, X, y = self.model, self.X, self.y
-        if hasattr(model, "attack"):
-            return model.attack(X, y, ball)
-        steps = getattr(model, "steps", None)
-        if not steps or not hasattr(steps[-1][1], "attack"):
+        points, n = np.concatenate([self.X, around]), len(self.X)
+        known = outputs(points)
+        if not np.all(np.isfinite(known)) or (self.loss is None and not self.decides(points, known)):
             return None
+        centre, size = self.X.mean(axis=0), self.X.std(axis=0) + 1e-3 * (1 + np.abs(self.X).max())
+        base, d = outputs(centre[None, :]), len(size)
+        step = max(1, 2**22 // d)  # features at a time, to limit memory
+        moved = [outputs(centre + np.eye(min(step, d - j), d, j) * size) for j in range(0, d, step)]
+        slopes = (np.concatenate(moved) - base) / size[:, None]
+        linear = base + (points - centre) @ slopes
+        affine = np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max()))
+        return AffineOutputs(slopes.T, known[:n]) if affine else None
 
-        def transform(x: Any) -> Any:
-            return np.asarray(model[:-1].transform(self.as_input(x)), dtype=np.float64)
-
-        Z = transform(X)
-        if Z.shape != X.shape:
-            return None
-        size = 1e-3 * (1 + np.abs(X).max())
-        slopes = (transform(X[:1] + size * np.eye(X.shape[1])) - Z[:1]) / size
-        sizes = np.diag(slopes)
-        linear = Z[:1] + (X - X[:1]) * sizes
-        tight = _AFFINE * (1 + np.abs(Z).max())
-        diagonal = np.allclose(slopes, np.diag(sizes), atol=1e-6 * np.abs(slopes).max())
-        if not (diagonal and np.all(sizes != 0) and np.allclose(linear, Z, rtol=0, atol=1e3 * tight)):
-            return None
-        given = 1.0 if ball.feature_scale is None else ball.feature_scale.values
-        found = steps[-1][1].attack(Z, y, replace(ball, feature_scale=np.abs(sizes) * given, clip=None))
-        return ball.project(X + (found - Z) / sizes, X)
+    def decides(self, x: Any, outputs: Any) -> bool:
+        """Whether the outputs (k, C) of a classifier at x (k, d), one per class, decide its predictions."""
+        classes = np.asarray(self.model.classes_)
+        if outputs.shape[1] == 1:
+            chosen = (outputs[:, 0] > 0).astype(int)
+        elif outputs.shape[1] == len(classes):
+            chosen = outputs.argmax(axis=1)
+        else:
+            return False
+        return bool(np.all(np.asarray(self.model.predict(self.as_input(x))) == classes[chosen]))
 
 
 @dataclass(frozen=True)
@@ -92,18 +91,6 @@ class AffineOutputs:
 
     slopes: Any
     values: Any
-
-
-def find_affine(outputs: Callable[[Any], Any], X: Any, around: Any) -> AffineOutputs | None:
-    """The outputs (n, C) of a function if they are affine at X and `around`, both (n, d), else None."""
-    centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
-    base, values = outputs(centre[None, :]), outputs(X)
-    slopes = (outputs(centre + np.diag(size)) - base) / size[:, None]
-    for points, known in ((X, values), (around, outputs(around))):
-        linear = base + (points - centre) @ slopes
-        if not np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max())):
-            return None
-    return AffineOutputs(slopes.T, values)
 
 
 def affine_risk(
@@ -153,18 +140,12 @@ def right_in_ball(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> An
 
 def as_float_matrix(X: Any) -> Any:
     """X as a float64 array (n, d); raises TypeError or ValueError for other data."""
-    last = "score the last step of a pipeline, model[-1], on model[:-1].transform(X)"
-    if issparse(X):
-        raise TypeError(f"X is sparse; expected a dense array: use X.toarray(), or {last}")
     try:
-        found = np.asarray(X, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        return check_array(X, dtype=np.float64, ensure_all_finite=False)
+    except ValueError as error:
         raise ValueError(
-            f"X has entries that are not numbers ({error}): encode them first, and {last}"
+            f"{error}; if X has entries that are not numbers, score a pipeline with transformed=True"
         ) from None
-    if found.ndim != 2:
-        raise ValueError(f"X has shape {found.shape}; expected (n, d), one row per example")
-    return found
 
 
 def input_converter(X: Any) -> Callable[[Any], Any]:

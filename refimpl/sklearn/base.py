@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 from warnings import warn
 
@@ -33,13 +34,18 @@ def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
         given = {str(key): value for key, value in values.items()}
         positions = list(given) == [str(k) for k in range(d)]  # a Series with the default index
         if names is None and not positions:
-            raise ValueError(f"{name} has names, {list(given)}, but X has none; expected {d} numbers")
+            raise ValueError(
+                f"{name} has names, {list(given)}, but X has none; expected {d} numbers, or in a pipeline "
+                'transformers with set_output(transform="pandas")'
+            )
         if names is not None and not (positions and set(given) != set(names)):
-            unknown = sorted(set(given) - set(names))
-            missing = [] if isinstance(values, Mapping) else sorted(set(names) - set(given))
-            if unknown or missing:
-                raise ValueError(f"{name} names {unknown + missing}; expected the columns of X, {names}")
-            given = {column: given.get(column, 1.0) for column in names}
+            keys = _match_columns(name, list(given), names)
+            missing = (
+                [] if isinstance(values, Mapping) else [column for column in names if column not in keys]
+            )
+            if missing:
+                raise ValueError(f"{name} has no entry for {missing}; expected the columns of X, {names}")
+            given = {column: given[keys[column]] if column in keys else 1.0 for column in names}
         values = list(given.values())
     try:
         found = np.asarray(values, dtype=np.float64)
@@ -50,6 +56,32 @@ def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
     if not np.all((found >= 0) & np.isfinite(found)):
         raise ValueError(f"{name} is {values!r}; expected finite, nonnegative numbers")
     return found
+
+
+def _match_columns(name: str, keys: list[str], columns: list[str]) -> dict[str, str]:
+    """The key that applies to each column that has one: the rule is in `RobustLinearModel`."""
+    short = {column: column.partition("__")[2] or column for column in columns}  # without its transformer
+    owners = {key: key for key in keys if key in short}
+    for key in (key for key in keys if key not in short):
+        start = f"{key}_"
+        found = [c for c in columns if short[c] == key] or [
+            c for c in columns if c.startswith(start) or short[c].startswith(start)
+        ]
+        if not found:
+            known = {*columns, *short.values()}
+            known |= {form.rpartition("_")[0] for form in known}
+            near = get_close_matches(key, known, n=5) or columns[:10]
+            raise ValueError(
+                f"{name} has the key {key!r}; expected a column of X, a prefix of columns or a transformer, "
+                f"such as {near}"
+            )
+        shared = sorted({owners.setdefault(c, key) for c in found} - {key, *found})
+        if shared or len({c.removesuffix(short[c]) for c in found}) > 1:
+            and_keys = f", as do the keys {shared}" if shared else ""
+            raise ValueError(
+                f"{name} has the key {key!r}, which matches {found}{and_keys}; expected full names"
+            )
+    return owners
 
 
 def store_parameters(estimator: Any, parameters: Mapping[str, Any]) -> None:
@@ -72,9 +104,14 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     - `reference`: "ball" for the uniform distribution on the ball, or "gaussian" for a normal distribution
       with standard deviation `radius`, for which `norm` is not used.
     - `feature_scale`: how far each feature moves, in multiples of the radius; 0 fixes it. d numbers, a Series
-      indexed by column names, or a dict such as {"age": 0}, where other columns get 1.
+      indexed by column names, or a dict such as {"age": 0}, where other columns get 1. A key is a column, or
+      else it stands for all columns that continue it by an underscore, as "region" for region_north, or
+      "onehotencoder" for onehotencoder__region_north; the transformer's prefix may be left out.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
     - `fit_intercept`, `tol` (on the gradient), `max_iter`: as in scikit-learn.
+
+    Without `feature_scale`, `fit` warns of features that are not standardised: if the largest standard
+    deviation is above 100 times the median, or the median is above 10 and above 1000 radii.
 
     Fitted attributes are `coef_`, `intercept_`, `objective_` (the value reached), `gap_` (a bound on its
     distance from the minimum), `error_` (the estimated error of the integrals) and `n_iter_`.
@@ -151,6 +188,19 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
                 f"the integrals have an error of about {error:.1e}, and the objective is "
                 f"{value:.1e}; increase eta, or n_points (now {self.n_points}), which helps slowly",
                 ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _warn_if_unscaled(self, X: Any, radius: float) -> None:
+        """Warn if a ball of this radius does not fit the units of the features; called by `fit` alone."""
+        sizes = X.std(axis=0)[np.ptp(X, axis=0) > 0]
+        if self.feature_scale is not None or radius == 0 or not len(sizes):
+            return
+        median, largest = np.median(sizes), sizes.max()
+        if largest > 100 * median or median > max(10, 1000 * radius):
+            warn(
+                f"X has standard deviations of up to {largest:.2g}, with a median of {median:.2g}, and "
+                f"radius is {radius:g}: standardise X with StandardScaler, or set feature_scale",
                 stacklevel=3,
             )
 

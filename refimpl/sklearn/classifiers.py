@@ -56,6 +56,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
         X, labels, weights = self._validate(X, y, sample_weight)
         self._fit_classes(X, labels, weights)
         self._warn_if_inexact(self.solutions_)
+        self._warn_if_unscaled(X, self.radius)
         return self
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
@@ -164,3 +165,8 @@ class RobustSVC(BaseRobustClassifier):
     _loss = "hinge"
     _multinomial = False
     _balances_weights = False
+
+    @property
+    def predict_proba(self) -> Any:
+        """Absent, as for LinearSVC: the hinge loss has no probabilities."""
+        raise AttributeError("RobustSVC has no predict_proba; use CalibratedClassifierCV(RobustSVC(...))")

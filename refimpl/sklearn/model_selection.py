@@ -25,7 +25,7 @@ def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust"
 
     With a large ball, the best robust score alone would select a model that almost ignores the features. Here
     the plain score must be within `max_cost` of the best plain score. Ties go to the first setting. `plain`
-    and `robust` are the names of the two scores in `scoring`.
+    and `robust` are the names of the two scores in `scoring`; `search.score` gives the robust one.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.model_selection import GridSearchCV
@@ -42,9 +42,12 @@ def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust"
     return BestWithin(max_cost, plain, robust)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BestWithin:
-    """The `refit` that `best_within` returns: a function from the results of a search to an index."""
+    """The `refit` that `best_within` returns: a function from the results of a search to an index.
+
+    It equals the name of the robust score, by which `search.score` finds this score in `search.scorer_`.
+    """
 
     max_cost: float
     plain: str = "plain"
@@ -53,9 +56,11 @@ class BestWithin:
     def __post_init__(self) -> None:
         valid_number("max_cost", self.max_cost, least=0.0)
 
-    def __repr__(self) -> str:
-        names = "" if (self.plain, self.robust) == ("plain", "robust") else f", {self.plain=}, {self.robust=}"
-        return f"best_within({self.max_cost!r}{names.replace('self.', '')})"
+    def __eq__(self, other: object) -> bool:
+        return other == self.robust if isinstance(other, str) else repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(self.robust)
 
     def __call__(self, results: dict[str, Any]) -> int:
         """The index of the chosen setting."""
@@ -178,6 +183,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         chosen = self._estimator(self.radius_, self.eta_)
         chosen._fit_classes(*chosen._validate(table, y, weights))
         chosen._warn_if_inexact(chosen.solutions_)
+        self._warn_if_unscaled(X, radii[-1])
         for name in ("coef_", "intercept_", "objective_", "gap_", "error_", "n_iter_", "solutions_"):
             setattr(self, name, getattr(chosen, name))
         if len(np.unique(chosen.predict(table))) == 1:

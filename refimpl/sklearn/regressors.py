@@ -54,6 +54,7 @@ class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[mi
         self._set_results([found])
         self.coef_, self.intercept_ = found.coef, float(found.intercept)
         self._warn_if_inexact([found])
+        self._warn_if_unscaled(X, self.radius)
         return self
 
     def _linear_predictor(self, X: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
+from warnings import warn
 
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
@@ -34,20 +35,23 @@ def robust_scorer(
     divergence: str | Divergence = "entropic",
     feature_scale: Any = None,
     loss: str | LinearLoss | None = None,
+    transformed: bool = False,
     n_samples: int = 64,
     rng: int | Rng | None = 0,
 ) -> RobustScorer:
     """Create a scorer of robustness for `GridSearchCV` and `cross_val_score`; larger is better.
 
     Arguments:
-    - `ball`: how far examples move, in the units of X as passed to the model or its pipeline.
+    - `ball`: how far examples move, in the units of X, or of the input of the last step if `transformed`.
     - `eta`: None scores each example at the worst point of its ball: by accuracy for classifiers, by minus
       the mean loss for regressors. A number scores by minus the robust risk with this price.
     - `divergence`: the divergence of the robust risk, a name or a `Divergence`.
     - `feature_scale` (d,): how far each feature moves, in multiples of the radius, such as X.std(axis=0); 0
-      fixes it. A Series or a dict is matched by column name; features missing from a dict get 1.
+      fixes it. A Series or a dict is matched by name, as in `RobustLogisticRegression`.
     - `loss`: the loss of regressors: squared, absolute, poisson, huber or a `LinearLoss` such as
       quantile_loss(0.9). None means the loss that the model minimizes if it is known, else the squared error.
+    - `transformed`: whether the last step of a pipeline is scored, on the output of the other steps: for
+      features that are not numbers, or to have the ball in scaled units.
     - `n_samples`: sampled points per example, for nonlinear models.
     - `rng`: seed or generator of the sampled points. Every call uses the same points, so that models are
       compared on equal terms: a generator is used once, when the scorer is created.
@@ -55,7 +59,7 @@ def robust_scorer(
     Returns a `RobustScorer`, to be called as scorer(model, X, y, sample_weight=None). For models that are
     affine in the features, which is checked on the data, worst points are exact, and so are risks in norm 2.
     Networks of `RobustClassifier` are attacked by gradient steps. For other models the worst of the sampled
-    points is used, so that the score is optimistic. See docs/guides/linear.md.
+    points is used; the score is then optimistic, of which the scorer warns once. See docs/guides/linear.md.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -66,7 +70,7 @@ def robust_scorer(
     >>> model.score(X, y), robust_scorer(Ball(2, 1.0))(model, X, y)
     (1.0, 0.5)
     """
-    return RobustScorer(ball, eta, divergence, feature_scale, loss, n_samples, rng)
+    return RobustScorer(ball, eta, divergence, feature_scale, loss, transformed, n_samples, rng)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -78,8 +82,10 @@ class RobustScorer:
     divergence: str | Divergence = "entropic"
     feature_scale: Any = None
     loss: str | LinearLoss | None = None
+    transformed: bool = False
     n_samples: int = 64
     rng: int | Rng | None = 0
+    _warned = False  # not a field
 
     def __post_init__(self) -> None:
         """Validate the arguments now: in a search, an error in a fold is only a warning."""
@@ -109,7 +115,10 @@ class RobustScorer:
 
     def __call__(self, model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The score of a fitted model: the weighted mean over the examples."""
-        as_input, columns, y = input_converter(X), getattr(X, "columns", None), np.asarray(y)
+        names = None
+        if self.transformed:
+            model, X, names = _last_step(model, X)
+        as_input, columns, y = input_converter(X), getattr(X, "columns", names), np.asarray(y)
         X = as_float_matrix(X)
         w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         ball, eta, divergence = self.ball, self.eta, as_divergence(self.divergence)
@@ -118,13 +127,13 @@ class RobustScorer:
             ball = replace(ball, feature_scale=sizes)
         loss = regression_loss(model, self.loss)
         scored = ScoredModel(model, X, y, w, as_input, loss)
-        points = ball.sample(X, self.n_samples, rng=as_rng(self.rng))
-        affine = scored.affine_outputs(points[:, 0, :])
+        affine = scored.affine_outputs(ball.sample(X, 1, rng=as_rng(self.rng))[:, 0, :])
         if eta is not None:
             if affine is not None and ball.norm == 2 and ball.clip is None:
                 exact = affine_risk(scored, affine, ball, eta, divergence)
                 if exact is not None:
                     return -exact
+            self._warn_if_sampled(model, ball)
             losses = _losses(scored)
             risk = robust_risk(
                 losses, X, ball, eta, divergence, n_samples=self.n_samples, rng=as_rng(self.rng)
@@ -137,14 +146,40 @@ class RobustScorer:
                     "in a clipped ball is not known"
                 )
             return float(np.average(_worst_affine(scored, affine, ball), weights=w))
-        worst = scored.attack_points(ball)
-        if worst is not None:
-            points = np.concatenate([points, worst[:, None, :]], axis=1)
+        points = ball.sample(X, self.n_samples, rng=as_rng(self.rng))
+        if hasattr(model, "attack"):
+            points = np.concatenate([points, model.attack(X, y, ball)[:, None, :]], axis=1)
+        else:
+            self._warn_if_sampled(model, ball)
         found = np.asarray(model.predict(as_input(points.reshape(-1, X.shape[1])))).reshape(points.shape[:2])
         if loss is None:
             return float(np.average(np.all(found == y[:, None], axis=1), weights=w))
         losses_there = np.max(loss.losses(found, y[:, None]), axis=1)
         return -loss.factor * float(np.average(losses_there, weights=w))
+
+    def _warn_if_sampled(self, model: Any, ball: Ball) -> None:
+        """Warn once that scores are optimistic, at the line that calls the scorer."""
+        if self._warned or ball.reach == 0:
+            return
+        object.__setattr__(self, "_warned", True)
+        hint = "; for a pipeline, transformed=True scores its last step" if hasattr(model, "steps") else ""
+        warn(
+            f"{type(model).__name__} has no exact score in this ball: it is scored at {self.n_samples} "
+            f"sampled points per example, which is optimistic{hint}",
+            stacklevel=3,
+        )
+
+
+def _last_step(model: Any, X: Any) -> tuple[Any, Any, Any]:
+    """The last step of a pipeline, the output of the other steps for X, and its names or None."""
+    if len(getattr(model, "steps", ())) < 2:
+        raise TypeError(f"model is {model!r}; expected a pipeline of two or more steps, for transformed=True")
+    others = model[:-1]
+    try:
+        names = others.get_feature_names_out()
+    except (AttributeError, ValueError):  # not every transformer names its output
+        names = None
+    return model[-1], others.transform(X), names
 
 
 def _short_repr(value: Any) -> str:
@@ -183,6 +218,9 @@ def _losses(scored: ScoredModel) -> Callable[[Any, Any], Any]:
             raise TypeError(
                 f"model is {model!r}, which has neither predict_proba nor decision_function: use eta=None"
             )
+        last = model.steps[-1][1] if hasattr(model, "steps") else model
+        if len(model.classes_) > 2 and getattr(last, "decision_function_shape", "ovr") == "ovo":
+            raise TypeError(f'model is {model!r}; expected decision_function_shape="ovr", or use eta=None')
 
         def hinge(x: Any, i: Any) -> Any:
             scores = np.asarray(model.decision_function(as_input(x)), dtype=np.float64).reshape(len(x), -1)

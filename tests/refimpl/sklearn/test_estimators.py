@@ -273,6 +273,32 @@ def test_warnings_point_at_the_call_of_fit() -> None:
     assert many.error_ < 0.01 * many.objective_
 
 
+def test_features_that_are_not_standardised_warn_at_the_call_of_fit() -> None:
+    """The filter of the test suite raises on an unexpected warning."""
+    for x, message in (
+        (X2[:, :3] * [1, 1, 101], "up to 1e.02, with a median of 1, and radius is 0.1"),
+        (1e3 * X2[:, :3], "StandardScaler, or set feature_scale"),
+    ):
+        for model in (
+            RobustLogisticRegression(tol=1e-2),
+            RobustLogisticRegressionCV(tol=1e-2, radii=(0.1, 0.0), etas=(0.1,), cv=2),
+            RobustLinearRegression(tol=1e-2),
+        ):
+            with pytest.warns(UserWarning, match=message) as seen:
+                model.fit(x, Y2)
+            assert {warning.filename for warning in seen} == {__file__}
+        RobustLogisticRegression(tol=1e-2, radius=0).fit(x, Y2)
+        RobustLogisticRegression(tol=1e-2, feature_scale=x.std(axis=0)).fit(x, Y2)
+    RobustLogisticRegression(tol=1e-2).fit(X2[:, :3] * [1, 1, 0] + 0.1, Y2)  # a constant feature
+
+
+def test_support_vector_machine_says_how_to_get_probabilities() -> None:
+    machine = RobustSVC(radius=0.0).fit(X2[:, :3], Y2)
+    with pytest.raises(AttributeError, match=r"no predict_proba; use CalibratedClassifierCV\(RobustSVC"):
+        machine.predict_proba(X2[:, :3])
+    assert not hasattr(make_pipeline(machine), "predict_proba")
+
+
 def test_divergences_may_be_names() -> None:
     by_name = RobustLogisticRegression(divergence="quadratic", reweighting=Reweighting("quadratic", eta=1.0))
     by_object = RobustLogisticRegression(divergence=QUADRATIC, reweighting=Reweighting(QUADRATIC, eta=1.0))
@@ -293,5 +319,11 @@ def test_norms_may_be_names(norm: str, exponent: float) -> None:
             kind(norm=p, divergence="kl", n_points=8, tol=1e-4).fit(x, target) for p in (norm, exponent)
         )
         np.testing.assert_array_equal(by_name.coef_, by_number.coef_)
+    grid = {"norm": ["l1", norm], "divergence": ["kl", "tv"], "reweighting": [Reweighting("kl", eta=1.0)]}
+    score = robust_scorer(Ball(norm, 0.3))
+    search = GridSearchCV(RobustLogisticRegression(n_points=8, tol=1e-2), grid, scoring=score, cv=2).fit(x, y)
+    assert np.all(search.cv_results_["mean_test_score"] > 0.5)
+    chosen = clone(search.best_estimator_).get_params()
+    assert all(chosen[name] == value for name, value in search.best_params_.items())
     with pytest.raises(ValueError, match="norm is 'max'; expected 'l1', 'l2', 'linf'"):
         RobustLogisticRegression(norm="max").fit(x, y)

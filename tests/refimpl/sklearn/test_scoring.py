@@ -12,14 +12,25 @@ import sklearn
 import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import load_iris
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-from sklearn.linear_model import LinearRegression, LogisticRegression, QuantileRegressor
+from sklearn.ensemble import (
+    BaggingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression, QuantileRegressor, RidgeClassifier
 from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, StratifiedKFold
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
 from skorch.callbacks import EarlyStopping
 
 from phiball.backends import rng
@@ -33,10 +44,12 @@ from phiball.refimpl.sklearn import (
     best_within,
     robust_scorer,
 )
+from phiball.refimpl.sklearn.base import by_feature
 from phiball.refimpl.sklearn.networks import RobustClassifier, RobustRegressor
 
 X, Y = load_iris(return_X_y=True)
 TWO = Y < 2
+SAMPLED = pytest.mark.filterwarnings("ignore:.* sampled points per example")
 
 
 @pytest.mark.parametrize("norm", [1, 2, inf])
@@ -61,6 +74,7 @@ def test_score_of_linear_classifiers_is_the_exact_worst_case_accuracy(norm: floa
     assert np.mean(noisy) >= score
 
 
+@SAMPLED
 def test_scores_of_regressors_agree_with_closed_forms_and_trees_are_sampled() -> None:
     """As eta grows, the risk decreases to the mean loss over the ball."""
     x, y = X[:, :3], X[:, 3]
@@ -77,6 +91,7 @@ def test_scores_of_regressors_agree_with_closed_forms_and_trees_are_sampled() ->
     assert robust_scorer(Ball(2, 0.2), eta=0.1)(model, X, Y) < 0
 
 
+@SAMPLED
 def test_risk_of_a_linear_model_in_a_clipped_ball_agrees_with_closed_form() -> None:
     """Half of the perturbations are clipped to their data point, where the loss is 0."""
     x, y = np.array([[0.0], [1.0]]), np.array([0.0, 1.0])
@@ -85,6 +100,7 @@ def test_risk_of_a_linear_model_in_a_clipped_ball_agrees_with_closed_form() -> N
     assert -score == pytest.approx(0.5**2 / 3 / 4, rel=0.05)
 
 
+@SAMPLED
 def test_models_are_scored_by_their_own_loss() -> None:
     """The own loss is the pinball loss, the Poisson deviance or the hinge loss."""
     x, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], X[::3, 3]
@@ -137,10 +153,12 @@ def test_integer_features_are_perturbed() -> None:
     assert score(model, whole, Y) == score(model, whole.astype(float), Y) < model.score(whole, Y)
 
 
+@SAMPLED
 def test_invalid_losses_models_and_data_raise() -> None:
     model, ball = LogisticRegression(max_iter=1000).fit(X, Y), Ball(2, 0.2)
     near = KNeighborsClassifier().fit(X, Y)
     near.__class__ = type("Bare", (KNeighborsClassifier,), {"predict_proba": property(_missing)})
+    pairwise = SVC(kernel="linear", decision_function_shape="ovo").fit(X, Y)
     words = pd.DataFrame({"a": ["north"] * 2})
     cases: dict[str, Any] = {
         r"ball is 0\.5": lambda: robust_scorer(0.5),  # type: ignore[arg-type]
@@ -148,8 +166,10 @@ def test_invalid_losses_models_and_data_raise() -> None:
         "loss is 'squared'": lambda: robust_scorer(ball, loss="squared")(model, X, Y),
         "expected a ball without clip": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
         "neither predict_proba nor decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
-        r"X is sparse; .* X\.toarray\(\)": lambda: robust_scorer(ball)(model, csr_array(X), Y),
-        r"'north'\): encode them first": lambda: robust_scorer(ball)(model, words, Y[:2]),
+        "Sparse data was passed": lambda: robust_scorer(ball)(model, csr_array(X), Y),
+        r"'north'; .* transformed=True": lambda: robust_scorer(ball)(model, words, Y[:2]),
+        "expected a pipeline of two": lambda: robust_scorer(ball, transformed=True)(model, X, Y),
+        "expected decision_function_shape": lambda: robust_scorer(ball, eta=0.1)(pairwise, X, Y),
         r"scale is \[1\.0\]": lambda: robust_scorer(ball, feature_scale=[1.0])(model, X, Y),
     }
     for message, call in cases.items():
@@ -209,6 +229,7 @@ def test_cross_validation_passes_class_and_sample_weights_to_its_fits() -> None:
     np.testing.assert_allclose(search.coef_, alone.fit(x, y, sample_weight=w).coef_, atol=1e-12)
 
 
+@SAMPLED
 def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
     """Integer weights are equivalent to copies of examples."""
     x, y, copies = X[50:], Y[50:], np.arange(100) % 3
@@ -234,15 +255,15 @@ def test_scorers_support_sample_weights_pickling_and_repeated_calls() -> None:
     assert value == pytest.approx(score(fitted, x[test], y[test], sample_weight=counted))
     again = pickle.loads(pickle.dumps(search))
     assert again.best_index_ == again.refit(again.cv_results_) == search.best_index_
+    assert again.score(x[test], y[test]) == score(search.best_estimator_, x[test], y[test])
+    assert refit == best_within(0.1) != best_within(0.2)
     assert repr(score) == "robust_scorer(Ball(norm=2.0, radius=0.4))"
     full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, feature_scale=X.std(axis=0), rng=3)
     assert repr(full).endswith("eta=0.1, divergence=quadratic, feature_scale=<4 numbers>, rng=3)")
-    assert repr(refit) == "best_within(0.1)"
     scorers = [robust_scorer(Ball(2, 0.4), eta=0.5, rng=r) for r in (None, None, np.random.default_rng(0))]
     values = [[scorer(forest, x, y) for _ in range(2)] for scorer in scorers]
     assert all(first == second for first, second in values)  # the same points on every call
     assert values[0] != values[1]
-    assert repr(best_within(0.1, plain="a")) == "best_within(0.1, plain='a', robust='robust')"
 
 
 def test_feature_scale_gives_raw_features_the_units_of_a_pipeline() -> None:
@@ -256,9 +277,8 @@ def test_feature_scale_gives_raw_features_the_units_of_a_pipeline() -> None:
         assert limited == model.score(frame, Y) > inner
         assert robust_scorer(Ball(2, 0.7), eta=0.1, feature_scale=X.std(axis=0))(model, frame, Y) < 0
         forest = RandomForestClassifier(5, random_state=0).fit(frame, Y)
-        assert robust_scorer(Ball(2, 0.5), n_samples=4, feature_scale=[0.0] * 4)(
-            forest, frame, Y
-        ) == forest.score(frame, Y)
+        fixed = robust_scorer(Ball(2, 0.5), n_samples=4, feature_scale=[0.0] * 4)
+        assert fixed(forest, frame, Y) == forest.score(frame, Y)
         fixed = robust_scorer(Ball(2, 0.5), eta=0.1, n_samples=4, feature_scale=[0.0] * 4)(forest, frame, Y)
         assert fixed == pytest.approx(robust_scorer(Ball(2, 0.0), eta=0.1, n_samples=4)(forest, frame, Y))
 
@@ -312,10 +332,98 @@ def test_feature_scale_is_matched_by_column_name() -> None:
     assert all(np.array_equal(coef, fits[0]) for coef in fits)
     assert len(set(scores)) == 1
     for wrong in ({"z": 0}, named.rename({"a": "q"})):
-        with pytest.raises(ValueError, match="expected the columns of X"):
+        with pytest.raises(ValueError, match=r"has the key '[zq]'; expected a column of X"):
             robust_scorer(Ball(2, 0.5), feature_scale=wrong)(model, X, y)
-        with pytest.raises(ValueError, match="expected the columns of X"):
+        with pytest.raises(ValueError, match=r"has the key '[zq]'; expected a column of X"):
             RobustLogisticRegression(feature_scale=wrong).fit(X, y)
+    with pytest.raises(ValueError, match=r"has no entry for \['c'\]; expected the columns of X"):
+        RobustLogisticRegression(feature_scale=named[:2]).fit(X, y)
+
+
+def test_feature_scale_is_matched_by_prefix_and_by_transformer() -> None:
+    columns = ["num__age", "num__region_size", "cat__region_north", "cat__region_south", "cat__age_old"]
+
+    def scales(**keys: float) -> Any:
+        return by_feature("feature_scale", keys, columns, 5).tolist()
+
+    assert scales(num=0, cat__region_north=3) == [0, 0, 3, 1, 1]
+    assert scales(cat=0, cat__region_north=3) == [1, 1, 3, 0, 0]  # a full name is preferred
+    assert scales(age=2, cat__region=0) == [2, 1, 0, 0, 1]  # so is a name without its transformer
+    assert by_feature("feature_scale", {"region": 0}, ["region_a", "region_b"], 2).tolist() == [0, 0]
+    for keys, message in (
+        ({"region": 0}, r"which matches \['num__region_size', 'cat__region_north', .*expected full names"),
+        ({"cat": 0, "age_old": 1}, r"which matches .*'cat__age_old'.*, as do the keys \['(cat|age_old)'\]"),
+        ({"regoin": 0}, r"expected a column .*, such as \['region'"),
+        ({"reg": 0}, "has the key 'reg'; expected a column"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scales(**keys)
+
+
+def test_transformed_scores_perturb_the_input_of_the_last_step() -> None:
+    """Mixed columns in a search; with a scaler alone, the ball is in units of its scales."""
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(region=np.where(np.arange(150) % 3 == Y, "u", "v"))
+    score = robust_scorer(Ball("linf", 0.3), feature_scale={"onehotencoder": 0}, transformed=True)
+    same = robust_scorer(Ball("linf", 0.3), feature_scale=[1, 1, 1, 1, 0, 0])
+    for output in ("default", "pandas"):
+        encode = make_column_transformer((StandardScaler(), list("abcd")), (OneHotEncoder(), ["region"]))
+        encode.set_params(onehotencoder__sparse_output=False).set_output(transform=output)
+        model = make_pipeline(encode, RobustLogisticRegression(tol=1e-4))
+        grid, folds = {"robustlogisticregression__radius": [0.0, 0.3]}, list(StratifiedKFold(2).split(X, Y))
+        search = GridSearchCV(model, grid, scoring=score, cv=folds).fit(frame, Y)
+        model.set_params(robustlogisticregression__radius=0.3).fit(frame.iloc[folds[0][0]], Y[folds[0][0]])
+        inside = model[0].transform(frame.iloc[folds[0][1]])
+        found = search.cv_results_["split0_test_score"][1]
+        assert found == same(model[-1], inside, Y[folds[0][1]]) < model[-1].score(inside, Y[folds[0][1]])
+    scaled = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
+    raw = robust_scorer(Ball(2, 0.7), feature_scale=X.std(axis=0))
+    assert robust_scorer(Ball(2, 0.7), transformed=True)(scaled, X, Y) == raw(scaled, X, Y)
+
+
+SCALED = StandardScaler().fit_transform(X)
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (SVC(kernel="linear", decision_function_shape="ovo"), Y),  # three scores, of pairs of classes
+        (FixedThresholdClassifier(LogisticRegression(), threshold=0.2), 1 * (Y == 1)),
+        (VotingClassifier([("a", LogisticRegression()), ("b", RidgeClassifier())]), Y),
+        (StackingClassifier([("a", RidgeClassifier())], final_estimator=KNeighborsClassifier()), Y),
+        (BaggingClassifier(RidgeClassifier(), random_state=0), Y),
+        (make_pipeline(StandardScaler(), KNeighborsClassifier()), Y),
+    ],
+)
+def test_models_without_an_exact_score_are_sampled_and_warn_once_per_scorer(model: Any, y: Any) -> None:
+    ball, score = Ball(2, 0.3), robust_scorer(Ball(2, 0.3))
+    model.fit(SCALED, y)
+    with pytest.warns(UserWarning, match="64 sampled points per example, which is optimistic") as seen:
+        value = score(model, SCALED, y)
+    assert seen[0].filename == __file__
+    points = ball.sample(SCALED, 64, rng=rng(0)).reshape(-1, 4)
+    right = (model.predict(points) == np.repeat(y, 64)).reshape(-1, 64)
+    assert score(model, SCALED, y) == value == np.mean(np.all(right, axis=1))  # without a second warning
+    assert robust_scorer(Ball(2, 0.0))(model, SCALED, y) == model.score(SCALED, y)
+
+
+def test_scores_of_meta_estimators_of_linear_models_are_exact() -> None:
+    score, two = robust_scorer(Ball(2, 0.3)), 1 * (Y == 1)
+    machine = RobustSVC(radius=0.1, tol=1e-4).fit(SCALED, two)
+    calibrated = CalibratedClassifierCV(FrozenEstimator(machine)).fit(SCALED, two)
+    assert not hasattr(machine, "predict_proba")
+    logit = np.diff(np.log(calibrated.predict_proba(SCALED)), axis=1)[:, 0]
+    margin = machine.decision_function(SCALED)
+    slope, offset = np.polyfit(margin, logit, 1)
+    right = (2 * two - 1) * (margin + offset / slope) > 0.3 * np.linalg.norm(machine.coef_)
+    assert score(calibrated, SCALED, two) == np.mean(right) < calibrated.score(SCALED, two)
+    separate = OneVsRestClassifier(LogisticRegression()).fit(SCALED, Y)
+    model = LogisticRegression().fit(SCALED, Y)
+    model.coef_ = np.vstack([one.coef_ for one in separate.estimators_])
+    model.intercept_ = np.concatenate([one.intercept_ for one in separate.estimators_])
+    assert score(separate, SCALED, Y) == score(model, SCALED, Y)
+    line = TransformedTargetRegressor(LinearRegression(), transformer=StandardScaler()).fit(X[:, :3], X[:, 3])
+    plain = LinearRegression().fit(X[:, :3], X[:, 3])
+    assert score(line, X[:, :3], X[:, 3]) == pytest.approx(score(plain, X[:, :3], X[:, 3]))
 
 
 @pytest.mark.slow
@@ -346,9 +454,8 @@ def test_networks_accept_the_data_of_the_linear_estimators() -> None:
         with pytest.raises(TypeError, match="RobustClassifier does not support sample_weight"):
             few.fit(X, y, sample_weight=np.ones(120))
         limited = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
-    score = robust_scorer(Ball(2, 0.5), n_samples=2)
-    inside = model[0].transform(X)
-    moved = model[-1].attack(inside, y, Ball(2, 0.5, feature_scale=1 / X.std(ddof=0).to_numpy()))
+    score = robust_scorer(Ball(2, 0.5), n_samples=2, transformed=True)
+    moved = model[-1].attack(model[0].transform(X), y, Ball(2, 0.5))
     assert score(model, X, y) <= np.mean(model[-1].predict(moved.astype(np.float32)) == y)
     fixed = limited.attack(X.to_numpy(), y.to_numpy(), Ball(2, 0.5, feature_scale=[1, 0, 1]))
     assert np.allclose(fixed[:, 1], X.b, atol=1e-6)
