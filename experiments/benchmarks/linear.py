@@ -212,7 +212,7 @@ def bench_linear(
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
     if part == "sinkhorn":
-        return sinkhorn_report(data_dir=data_dir, update=update)
+        return sinkhorn_report(clock=clock, quick=quick, data_dir=data_dir, update=update)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other libraries warn
         if part == "evidence":

@@ -225,23 +225,35 @@ def test_sinkhorn_benchmark_fits_the_published_objective(tmp_path: Path) -> None
         dump_svmlight_file(X, y, str(folder / f"{name}.txt"), zero_based=False)
         for method in linear_sinkhorn.METHODS:
             np.save(folder / f"obj_{method}_{name}.npy", [500.0, 600.0, 500.0])
-            np.save(folder / f"cost_{method}_{name}.npy", [0, 10, 20])
+            np.save(folder / f"cost_{method}_{name}.npy", [0, 320, 640])
     features = np.hstack([np.ones((40, 1)), X])
 
     def objective(theta: Any) -> float:
-        """The objective as the authors print it, for lambda = 1000 and epsilon = 0.1."""
-        rest = 1 - 2 * theta @ theta / 1000
-        return np.mean((features @ theta - y) ** 2) / rest - 50 * np.log(rest) if rest > 0 else np.inf
+        """The objective by quadrature, for lambda = 1000 and epsilon = 0.1."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+        errors = (features @ theta - y)[:, None] + np.sqrt(0.1 * theta @ theta) * nodes
+        scaled = np.exp(errors**2 / 100) @ weights / weights.sum()
+        return float(100 * np.mean(np.log(scaled)))
 
-    value, model = linear_sinkhorn.fit_set(folder / "mpg.txt")
+    assert np.array_equal(linear_sinkhorn.load_set(folder / "mpg.txt")[0], features)
+    value, model = linear_sinkhorn.fit_set(features, y)
     assert value == pytest.approx(objective(model.coef), rel=1e-12)
+    assert linear_sinkhorn.objective(model.coef, features, y) == pytest.approx(value, rel=1e-12)
     best = minimize(objective, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-11})
     assert value == pytest.approx(best.fun, rel=1e-9)
     assert 2 * model.gap < 1e-9 * value
-    report = linear.bench_linear(clock=lambda: 0.0, part="sinkhorn", data_dir=tmp_path)
+    for method in linear_sinkhorn.OURS:
+        values, samples = linear_sinkhorn.our_curve(features, y, method, 2, 4000)
+        assert value < values[-1] < value + 0.01 * values[0]
+        expected = 4000 * 2 * linear_sinkhorn.OURS[method][0].evaluations
+        assert samples[-1] == pytest.approx(expected, rel=0.1)
+    report = linear.bench_linear(clock=time.process_time, quick=True, part="sinkhorn", data_dir=tmp_path)
     rows = report.tables[0].rows
-    assert [row["samples"] for row in rows if row["method"] == "RRMLMC"] == [20, 20, 20]
+    assert [row["samples"] for row in rows if row["method"] == "RRMLMC"] == [640, 640, 640]
     assert not any("ABOVE" in line for line in report.findings)
+    assert report.figures
+    report.figures["linear_sinkhorn.png"](tmp_path / "errors.png")
+    assert (tmp_path / "errors.png").exists()
     with pytest.raises(FileNotFoundError, match="set --data-dir or PHIBALL_DATA"):
         linear.bench_linear(clock=lambda: 0.0, part="sinkhorn", data_dir=tmp_path / "none")
 
