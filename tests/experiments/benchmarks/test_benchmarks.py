@@ -235,7 +235,7 @@ def test_sinkhorn_benchmark_fits_the_published_objective(tmp_path: Path) -> None
         scaled = np.exp(errors**2 / 100) @ weights / weights.sum()
         return float(100 * np.mean(np.log(scaled)))
 
-    assert np.array_equal(linear_sinkhorn.load_set(folder / "mpg.txt")[0], features)
+    assert np.allclose(linear_sinkhorn.load_set(folder / "mpg.txt")[0], features)
     value, model = linear_sinkhorn.fit_set(features, y)
     assert value == pytest.approx(objective(model.coef), rel=1e-12)
     assert linear_sinkhorn.objective(model.coef, features, y) == pytest.approx(value, rel=1e-12)
