@@ -30,6 +30,7 @@ from phiball.experiments.benchmarks import (  # noqa: E402
     inner_speed,
     linear,
     linear_evidence,
+    linear_peers,
     linear_sinkhorn,
     sampling,
     scaling,
@@ -207,8 +208,10 @@ def test_linear_benchmark_flags_inaccurate_solutions() -> None:
     assert any("INACCURATE" in line for line in linear.linear_findings(rows))
     # For a linear loss, the Wasserstein risk is the mean plus |theta| times the radius.
     X, theta = np.asarray([[-50.0, 1.0], [-70.0, 2.0]]), np.asarray([3.0, 4.0])
-    assert linear.wasserstein_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
-    X, y = linear.cancer()
+    assert linear_peers.wasserstein_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(
+        np.mean(-X @ theta) + 2.5
+    )
+    X, y = linear_peers.cancer()
     problem = linear.our_problems(len(y))[linear.NO_RIDGE]
     theta = np.linspace(-0.3, 0.2, 30)
     library = linear.linear_model_risk(problem, theta, 0.0, X, y).value
@@ -256,6 +259,68 @@ def test_sinkhorn_benchmark_fits_the_published_objective(tmp_path: Path) -> None
     assert (tmp_path / "errors.png").exists()
     with pytest.raises(FileNotFoundError, match="set --data-dir or PHIBALL_DATA"):
         linear.bench_linear(clock=lambda: 0.0, part="sinkhorn", data_dir=tmp_path / "none")
+
+
+def test_peers_are_evaluated_under_exact_objectives() -> None:
+    source = np.random.default_rng(0)
+    X, coef = source.normal(size=(30, 3)), np.asarray([1.0, -0.5, 0.25])
+    outputs = X @ coef + 0.3
+    radius = linear_peers.RADIUS
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    moved = outputs[:, None] + linear_peers.EPSILON**0.5 * np.linalg.norm(coef) * nodes
+    price = linear_peers.LAMBDA * linear_peers.EPSILON
+    for loss, y in (
+        ("squared", outputs + 0.3 * source.normal(size=30)),
+        ("logistic", np.sign(source.normal(size=30))),
+    ):
+        found = linear_peers.risks(loss, coef, 0.3, X, y)
+        target = y[:, None]
+        losses = (moved - target) ** 2 if loss == "squared" else np.logaddexp(0, -target * moved)
+        sinkhorn = price * np.mean(np.log(np.exp(losses / price) @ weights / weights.sum()))
+        assert found["Sinkhorn"] == pytest.approx(sinkhorn, rel=1e-7)
+        sampled, error = linear_peers.sampled_risk(loss, coef, 0.3, X, y, 4000)
+        assert abs(sampled - sinkhorn) < 4 * error < 0.1 * sinkhorn
+        # Perturbations that attain the worst case on the ball, and a lower bound on that of the W2 ball.
+        errors = outputs - y
+        unit = coef / np.linalg.norm(coef)
+        steps = radius * (np.sign(errors) if loss == "squared" else -y)
+        attained = (X + steps[:, None] * unit) @ coef + 0.3
+        losses = (attained - y) ** 2 if loss == "squared" else np.logaddexp(0, -y * attained)
+        assert found["ball"] == pytest.approx(losses.mean(), rel=1e-12)
+        if loss == "squared":
+            wide = X + (radius * errors / np.mean(errors**2) ** 0.5)[:, None] * unit
+            assert found["W2"] == pytest.approx(np.mean((wide @ coef + 0.3 - y) ** 2), rel=1e-12)
+            assert linear_peers.risks(loss, 3 * coef, 0.3, X, y)["Sinkhorn"] == inf
+        else:
+            assert found["ball"] < found["W2"] < found["W1"]
+    with thread_limit(1):
+        report = linear.bench_linear(clock=time.process_time, quick=True, part="peers")
+    table(report, 0, "model", "reported", "Sinkhorn", "ball", "W2", "W1")
+    assert [row["within the gap"] for row in table(report, 1, "x ours", "iterations")] == 4 * ["yes"]
+    assert "diabetes, lowest Sinkhorn: ours, Sinkhorn" in report.findings
+
+
+@pytest.mark.parametrize("norm", [2, inf])
+def test_adversarial_rivals_reach_our_optimum(norm: float) -> None:
+    source = np.random.default_rng(0)
+    X = source.normal(size=(40, 4))
+    for loss, y in (
+        ("squared", X[:, 0] + source.normal(size=40)),
+        ("logistic", np.sign(source.normal(size=40))),
+    ):
+        row = linear_peers.adversarial_row(
+            "", loss, X, y, norm, seconds=0.0, rounds=1, clock=time.process_time
+        )
+        assert row["within the gap"] == "yes"
+        assert row["iterations"] < linear_peers.LONG
+    for _ in range(20):
+        point = 2 * source.normal(size=5)
+        nearest = linear_peers.onto_cone(point, norm)
+        assert linear_peers.dual_norm(nearest[:-1], norm) <= nearest[-1] + 1e-12
+        assert abs(nearest @ (point - nearest)) < 1e-12
+        inside = source.normal(size=(200, 4))
+        heights = [linear_peers.dual_norm(row, norm) for row in inside]
+        assert np.all(np.column_stack([inside, heights]) @ (point - nearest) < 1e-12)
 
 
 def test_linear_evidence_compares_four_models(tmp_path: Path) -> None:
