@@ -186,14 +186,12 @@ PEERS: dict[str, tuple[str, Callable[..., Solution]]] = {
 }
 
 
-def _keep(solutions: dict[str, Solution], name: str, fit: Callable[[], Solution]) -> None:
-    solutions[name] = fit()
-
-
-def _warm_time(run: Callable[[], Any], seconds: float, clock: Clock) -> float:
-    """The time of a call after a warm-up, or of the first call if it is longer than SLOW."""
-    first = time_per_call(run, 0.0, clock, False)
-    return first if first > SLOW else time_per_call(run, seconds, clock, False)
+def timed(run: Callable[[], Solution], seconds: float, clock: Clock) -> tuple[Solution, float]:
+    """Return the solution, and the time of a call after a warm-up, or of the first call if it is long."""
+    start = clock()
+    solution = run()
+    first = clock() - start
+    return solution, first if first > SLOW else time_per_call(run, seconds, clock, False)
 
 
 def peer_rows(
@@ -207,12 +205,12 @@ def peer_rows(
         library = optional_module(module)
         if library is not None:
             fits[name] = partial(make, library, loss, X, y)
-    solutions: dict[str, Solution] = {}
-    ratios, unit = {}, fits["scikit-learn"]
+    solutions, ratios = {}, {}
     for place, (name, fit) in enumerate(fits.items()):
         update(place / len(fits), f"{data}: {name}")
-        work = partial(_keep, solutions, name, fit)
-        before, spent, after = (_warm_time(run, seconds, clock) for run in (unit, work, unit))
+        (_, before), (solutions[name], spent), (_, after) = (
+            timed(run, seconds, clock) for run in (fits["scikit-learn"], fit, fits["scikit-learn"])
+        )
         ratios[name] = 2 * spent / (before + after)
     found = {name: risks(loss, coef, intercept, X, y) for name, (coef, intercept, _) in solutions.items()}
     rows: list[Row] = []

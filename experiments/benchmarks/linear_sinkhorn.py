@@ -10,7 +10,6 @@ ridge. Our SG and RT-MLMC run with the batches, step sizes and numbers of steps 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -139,16 +138,12 @@ def best_of(curve: Curve) -> tuple[float, int]:
 
 def time_ratio(X: Any, y: Any, batch: int, *, clock: Clock, quick: bool) -> tuple[float, float, float]:
     """Return the seconds that a fit and a sample of our SG take, and the ratio, which is timed in turn."""
-    steps = 5 if quick else 50
-    _, samples = descend(X, y, *OURS["ours, SG"], batch, steps)
-    works: list[Callable[[], Any]] = [
-        partial(fit_set, X, y),
-        partial(descend, X, y, *OURS["ours, SG"], batch, steps),
-    ]
+    sgd = partial(descend, X, y, *OURS["ours, SG"], batch, 5 if quick else 50)
+    samples, seconds = sgd()[1][-1], 0.01 if quick else 0.2
     rounds = []
     for _ in range(3 if quick else 15):
-        fit, sgd = (time_per_call(work, 0.01 if quick else 0.2, clock, False) for work in works)
-        rounds.append((fit, sgd / samples[-1], fit / sgd * samples[-1]))
+        fit, run = (time_per_call(work, seconds, clock, False) for work in (partial(fit_set, X, y), sgd))
+        rounds.append((fit, run / samples, fit / run * samples))
     first, second, ratio = (median(column) for column in zip(*rounds, strict=True))
     return first, second, ratio
 
