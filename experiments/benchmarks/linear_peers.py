@@ -113,6 +113,7 @@ def risks(loss: str, coef: Any, intercept: float, X: Any, y: Any) -> dict[str, f
     problem = sinkhorn_problem(loss)
     exact = inf if infinite else float(linear_model_risk(problem, coef, intercept, X, y).value)
     shift, outputs = RADIUS * float(np.linalg.norm(coef)), X @ coef + intercept
+    found: dict[str, Any]
     if loss == "squared":
         errors = np.abs(y - outputs)
         found = {"ball": np.mean((errors + shift) ** 2), "W2": (np.mean(errors**2) ** 0.5 + shift) ** 2}
@@ -205,7 +206,8 @@ def peer_rows(
         library = optional_module(module)
         if library is not None:
             fits[name] = partial(make, library, loss, X, y)
-    solutions, ratios = {}, {}
+    solutions: dict[str, Solution] = {}
+    ratios: dict[str, float] = {}
     for place, (name, fit) in enumerate(fits.items()):
         update(place / len(fits), f"{data}: {name}")
         (_, before), (solutions[name], spent), (_, after) = (
@@ -315,8 +317,9 @@ def adversarial_row(
     fit = partial(fit_linear_model, problem, X, y)
     times = compare(fit, [player], seconds=seconds, rounds=3, clock=clock)["rival"].columns("ours")
     where = {"data": data, "norm": f"l{norm:g}", "rival": RIVALS[loss].__name__.replace("_", " ")}
-    optimum = {"value": f"{ours:.9f}", "gap": model.gap, "rival's minus ours": float(values.min()) - ours}
-    same = "yes" if abs(optimum["rival's minus ours"]) <= model.gap and reached.any() else "NO"
+    difference = float(values.min()) - ours
+    optimum = {"value": f"{ours:.9f}", "gap": model.gap, "rival's minus ours": difference}
+    same = "yes" if abs(difference) <= model.gap and reached.any() else "NO"
     return {**where, **optimum, "within the gap": same, "iterations": count, **times}
 
 

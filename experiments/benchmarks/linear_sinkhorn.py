@@ -33,7 +33,7 @@ STATED = {"housing": 77.13727245800334, "mg": 0.10024837244612644, "mpg": 113.62
 METHODS = ("SG", "MLMC", "RTMLMC", "RUMLMC", "RRMLMC")
 GAP = 1e-9  # relative
 POINTS = 16  # perturbed points per example of their SG, and 2^4 in ours
-OURS = {"ours, SG": (SG(4), 5e-3), "ours, RT-MLMC": (RTMLMC(3), 1e-2)}
+OURS: dict[str, tuple[SG | RTMLMC, float]] = {"ours, SG": (SG(4), 5e-3), "ours, RT-MLMC": (RTMLMC(3), 1e-2)}
 """The estimators, and the step size of the first epoch, which decays with the root of the epoch."""
 Curve: TypeAlias = tuple[Any, Any]  # values, and the numbers of samples
 
