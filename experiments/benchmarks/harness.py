@@ -140,9 +140,9 @@ def compare(
         for place, c in enumerate(shuffler.sample(contestants, len(contestants))):
             share = (number + place / len(contestants)) / (1 + rounds)
             update(share, f"round {number} of {rounds}: {c.name}")
-            before = _time_per_call(unit, seconds / 4, clock, c.varies)
-            spent = _time_per_call(c.run, seconds, clock, c.varies)
-            after = _time_per_call(unit, seconds / 4, clock, c.varies)
+            before = time_per_call(unit, seconds / 4, clock, c.varies)
+            spent = time_per_call(c.run, seconds, clock, c.varies)
+            after = time_per_call(unit, seconds / 4, clock, c.varies)
             times[c.name].append((spent, max((before + after) / 2, 1e-12)))
     timings = {}
     for c in contestants:
@@ -153,7 +153,7 @@ def compare(
     return timings
 
 
-def _time_per_call(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
+def time_per_call(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
     """The mean time per call if `mean`, else the lower quartile; `work` is repeated for `seconds`."""
     start = clock()
     work()  # warm the caches

@@ -22,10 +22,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import expit, logsumexp
-from sklearn.datasets import load_breast_cancer
+from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
@@ -39,23 +37,18 @@ from phiball.experiments.benchmarks.harness import (
     optional_module,
 )
 from phiball.experiments.benchmarks.linear_evidence import evidence_report
+from phiball.experiments.benchmarks.linear_peers import cancer, peers_report, wasserstein_risk
 from phiball.experiments.benchmarks.linear_sinkhorn import sinkhorn_report
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, cressie_read, indicator
 from phiball.refimpl.linear import LinearProblem, Reweighting, fit_linear_model, linear_model_risk
 
-PARTS = ("models", "evidence", "sinkhorn")
+PARTS = ("models", "evidence", "sinkhorn", "peers")
 RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence budget of the reweighted models
 GRADIENT_TOL = 1e-5  # at which a fit stops
 BAR_SKLEARN, BAR_PEERS = 20.0, 20.0  # at most so many times slower, and at least so many times faster
 ENTROPIC_BALL, REWEIGHTED = "ours, entropic", "ours, KL over the examples"
 NO_RIDGE, UNTIL_DRO = "ours, the same without a ridge", "ours, without a ridge, as low as dro"
 Fit: TypeAlias = Callable[[], tuple[Any, float]]  # coefficients and intercept
-
-
-def cancer() -> tuple[Any, Any]:
-    """Return the standardised features and the labels, -1 or 1, of the breast cancer data."""
-    X, y = load_breast_cancer(return_X_y=True)
-    return StandardScaler().fit_transform(X), 2.0 * y - 1
 
 
 def ball_problem(divergence: Divergence, n: int) -> LinearProblem:
@@ -93,33 +86,6 @@ PEERS: dict[str, tuple[str, Callable[..., Any], str]] = {  # module, fit, and ou
     "skwdro LogisticRegression": ("skwdro.linear_models", _skwdro, ENTROPIC_BALL),
     "dro KLDRO": ("dro.linear_model.kl_dro", _dro, REWEIGHTED),
 }
-
-
-def wasserstein_risk(coef: Any, intercept: float, X: Any, y: Any, radius: float) -> float:
-    """Return the worst mean logistic loss if examples move by at most `radius` in root mean square.
-
-    By duality it is the minimum over the price c of
-    c radius^2 + mean_i max_s (log(1 + exp(|theta| s - m_i)) - c s^2), where m_i is the margin of example i.
-    """
-    slope, margins = float(np.linalg.norm(coef)), y * (X @ coef + intercept)
-
-    def dual(log_price: float) -> float:
-        price = np.exp(log_price)
-        s = np.linspace(0.0, slope / (2 * price), 400)  # the loss grows at most by |theta| s
-        gains = np.logaddexp(0.0, slope * s - margins[:, None]) - price * s * s
-        best = s[np.argmax(gains, axis=1)]
-        for _ in range(3):  # Newton's method, from the best point of the grid
-            p = expit(slope * best - margins)
-            curvature = 2 * price - slope * slope * p * (1 - p)
-            step = np.where(curvature > 0, slope * p - 2 * price * best, 0.0) / curvature
-            best = np.clip(best + step, 0.0, s[-1])
-        refined = np.logaddexp(0.0, slope * best - margins) - price * best * best
-        return float(price * radius**2 + np.mean(np.maximum(refined, gains.max(axis=1))))
-
-    if slope == 0 or radius == 0:
-        return float(np.mean(np.logaddexp(0.0, -margins)))
-    centre = np.log(slope / (2 * radius))
-    return float(minimize_scalar(dual, bounds=(centre - 12, centre + 4), method="bounded").fun)
 
 
 def reweighted_risk(coef: Any, intercept: float, X: Any, y: Any) -> float:
@@ -208,15 +174,17 @@ def bench_linear(
     data_dir: Path | None = None,
     update: Update = silent,
 ) -> BenchmarkReport:
-    """Time and evaluate the models; `part` evidence compares errors, and sinkhorn a published benchmark."""
+    """Time and evaluate the models; the other parts have a module each."""
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
     if part == "sinkhorn":
-        return sinkhorn_report(data_dir=data_dir, update=update)
+        return sinkhorn_report(clock=clock, quick=quick, data_dir=data_dir, update=update)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other libraries warn
         if part == "evidence":
             return evidence_report(quick=quick, update=update)
+        if part == "peers":
+            return peers_report(clock=clock, quick=quick, data_dir=data_dir, update=update)
         seconds, rounds = (0.05, 3) if quick else (0.5, 5)
         rows = model_rows(seconds=seconds, rounds=rounds, clock=clock, peers=not quick, update=update)
     title = f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: times and objectives"

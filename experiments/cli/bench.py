@@ -130,13 +130,13 @@ def linear(
     part: Annotated[
         str,
         typer.Option(
-            help="models; evidence (errors on four data sets under noise and worst-case perturbations); or "
-            "sinkhorn (exact optima of a published benchmark)."
+            help="models; evidence (errors on four data sets under noise and worst-case perturbations); "
+            "sinkhorn (exact optima of a published benchmark); or peers (dro, skwdro, adversarial training)."
         ),
     ] = "models",
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="For sinkhorn: the folder that contains sdro/; by default PHIBALL_DATA."),
+        typer.Option(help="For sinkhorn and peers: the folder that contains sdro/; by default PHIBALL_DATA."),
     ] = None,
     out: Out = None,
 ) -> None:

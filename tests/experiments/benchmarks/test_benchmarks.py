@@ -33,6 +33,7 @@ from phiball.experiments.benchmarks import (  # noqa: E402
     inner_speed,
     linear,
     linear_evidence,
+    linear_peers,
     linear_sinkhorn,
     sampling,
     scaling,
@@ -276,8 +277,10 @@ def test_linear_benchmark_flags_inaccurate_solutions() -> None:
     assert any("INACCURATE" in line for line in linear.linear_findings(rows))
     # For a linear loss, the Wasserstein risk is the mean plus |theta| times the radius.
     X, theta = np.asarray([[-50.0, 1.0], [-70.0, 2.0]]), np.asarray([3.0, 4.0])
-    assert linear.wasserstein_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
-    X, y = linear.cancer()
+    assert linear_peers.wasserstein_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(
+        np.mean(-X @ theta) + 2.5
+    )
+    X, y = linear_peers.cancer()
     problem = linear.our_problems(len(y))[linear.NO_RIDGE]
     theta = np.linspace(-0.3, 0.2, 30)
     library = linear.linear_model_risk(problem, theta, 0.0, X, y).value
@@ -294,25 +297,94 @@ def test_sinkhorn_benchmark_fits_the_published_objective(tmp_path: Path) -> None
         dump_svmlight_file(X, y, str(folder / f"{name}.txt"), zero_based=False)
         for method in linear_sinkhorn.METHODS:
             np.save(folder / f"obj_{method}_{name}.npy", [500.0, 600.0, 500.0])
-            np.save(folder / f"cost_{method}_{name}.npy", [0, 10, 20])
+            np.save(folder / f"cost_{method}_{name}.npy", [0, 320, 640])
     features = np.hstack([np.ones((40, 1)), X])
 
     def objective(theta: Any) -> float:
-        """The objective as the authors print it, for lambda = 1000 and epsilon = 0.1."""
-        rest = 1 - 2 * theta @ theta / 1000
-        return np.mean((features @ theta - y) ** 2) / rest - 50 * np.log(rest) if rest > 0 else np.inf
+        """The objective by quadrature, for lambda = 1000 and epsilon = 0.1."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+        errors = (features @ theta - y)[:, None] + np.sqrt(0.1 * theta @ theta) * nodes
+        scaled = np.exp(errors**2 / 100) @ weights / weights.sum()
+        return float(100 * np.mean(np.log(scaled)))
 
-    value, model = linear_sinkhorn.fit_set(folder / "mpg.txt")
+    assert np.allclose(linear_sinkhorn.load_set(folder / "mpg.txt")[0], features)
+    value, model = linear_sinkhorn.fit_set(features, y)
     assert value == pytest.approx(objective(model.coef), rel=1e-12)
+    assert linear_sinkhorn.objective(model.coef, features, y) == pytest.approx(value, rel=1e-12)
     best = minimize(objective, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-11})
     assert value == pytest.approx(best.fun, rel=1e-9)
     assert 2 * model.gap < 1e-9 * value
-    report = linear.bench_linear(clock=lambda: 0.0, part="sinkhorn", data_dir=tmp_path)
+    for method in linear_sinkhorn.OURS:
+        values, samples = linear_sinkhorn.our_curve(features, y, method, 2, 1500)
+        assert value < values[-1] < value + 0.01 * values[0]
+        expected = 1500 * 2 * linear_sinkhorn.OURS[method][0].evaluations
+        assert samples[-1] == pytest.approx(expected, rel=0.1)
+    report = linear.bench_linear(clock=time.process_time, quick=True, part="sinkhorn", data_dir=tmp_path)
     rows = report.tables[0].rows
-    assert [row["samples"] for row in rows if row["method"] == "RRMLMC"] == [20, 20, 20]
+    assert [row["samples"] for row in rows if row["method"] == "RRMLMC"] == [640, 640, 640]
     assert not any("ABOVE" in line for line in report.findings)
+    assert report.figures
+    report.figures["linear_sinkhorn.png"](tmp_path / "errors.png")
+    assert (tmp_path / "errors.png").exists()
     with pytest.raises(FileNotFoundError, match="set --data-dir or PHIBALL_DATA"):
         linear.bench_linear(clock=lambda: 0.0, part="sinkhorn", data_dir=tmp_path / "none")
+
+
+def test_peers_are_evaluated_under_exact_objectives() -> None:
+    source = np.random.default_rng(0)
+    X, coef = source.normal(size=(30, 3)), np.asarray([1.0, -0.5, 0.25])
+    outputs = X @ coef + 0.3
+    radius = linear_peers.RADIUS
+    price = linear_peers.LAMBDA * linear_peers.EPSILON
+    for loss, y in (
+        ("squared", outputs + 0.3 * source.normal(size=30)),
+        ("logistic", np.sign(source.normal(size=30))),
+    ):
+        found = linear_peers.risks(loss, coef, 0.3, X, y)
+        quadrature = linear_peers.quadrature_risk(loss, coef, 0.3, X, y)
+        assert found["Sinkhorn"] == pytest.approx(quadrature, rel=1e-9)
+        moved = (X + linear_peers.EPSILON**0.5 * source.normal(size=(100_000, 1, 3))) @ coef + 0.3
+        losses = (moved - y) ** 2 if loss == "squared" else np.logaddexp(0, -y * moved)
+        assert quadrature == pytest.approx(price * np.mean(np.log(np.exp(losses / price).mean(0))), rel=0.01)
+        # Perturbations that attain the worst case on the ball, and a lower bound on that of the W2 ball.
+        errors = outputs - y
+        unit = coef / np.linalg.norm(coef)
+        steps = radius * (np.sign(errors) if loss == "squared" else -y)
+        attained = (X + steps[:, None] * unit) @ coef + 0.3
+        losses = (attained - y) ** 2 if loss == "squared" else np.logaddexp(0, -y * attained)
+        assert found["ball"] == pytest.approx(losses.mean(), rel=1e-12)
+        if loss == "squared":
+            wide = X + (radius * errors / np.mean(errors**2) ** 0.5)[:, None] * unit
+            assert found["W2"] == pytest.approx(np.mean((wide @ coef + 0.3 - y) ** 2), rel=1e-12)
+            assert linear_peers.risks(loss, 3 * coef, 0.3, X, y)["Sinkhorn"] == inf
+        else:
+            assert found["ball"] < found["W2"] < found["W1"]
+    with thread_limit(1):
+        report = linear.bench_linear(clock=time.process_time, quick=True, part="peers")
+    table(report, 0, "model", "reported", "Sinkhorn", "ball", "W2", "W1")
+    assert [row["within the gap"] for row in table(report, 1, "x ours", "iterations")] == 4 * ["yes"]
+    assert "diabetes, lowest Sinkhorn: ours, Sinkhorn" in report.findings
+
+
+@pytest.mark.parametrize("norm", [2, inf])
+def test_adversarial_rivals_reach_our_optimum(norm: float) -> None:
+    source = np.random.default_rng(0)
+    X = source.normal(size=(40, 4))
+    for loss, y in (
+        ("squared", X[:, 0] + source.normal(size=40)),
+        ("logistic", np.sign(source.normal(size=40))),
+    ):
+        row = linear_peers.adversarial_row("", loss, X, y, norm, seconds=0.0, clock=time.process_time)
+        assert row["within the gap"] == "yes"
+        assert row["iterations"] < linear_peers.LONG
+    for _ in range(20):
+        point = 2 * source.normal(size=5)
+        nearest = linear_peers.onto_cone(point, norm)
+        assert linear_peers.dual_norm(nearest[:-1], norm) <= nearest[-1] + 1e-12
+        assert abs(nearest @ (point - nearest)) < 1e-12
+        inside = source.normal(size=(200, 4))
+        heights = [linear_peers.dual_norm(row, norm) for row in inside]
+        assert np.all(np.column_stack([inside, heights]) @ (point - nearest) < 1e-12)
 
 
 def test_linear_evidence_compares_four_models(tmp_path: Path) -> None:
