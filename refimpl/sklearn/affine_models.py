@@ -60,29 +60,12 @@ class ScoredModel:
                     found = np.diff(np.log(found)) if found.shape[1] == 2 else np.full(len(x), np.nan)
             return found.reshape(len(x), -1)
 
-        points, n = np.concatenate([self.X, around]), len(self.X)
-        known = outputs(points)
-        if not np.all(np.isfinite(known)) or (self.loss is None and not self.decides(points, known)):
-            return None
-        centre, size = self.X.mean(axis=0), self.X.std(axis=0) + 1e-3 * (1 + np.abs(self.X).max())
-        base, d = outputs(centre[None, :]), len(size)
-        step = max(1, 2**22 // d)  # features at a time, to limit memory
-        moved = [outputs(centre + np.eye(min(step, d - j), d, j) * size) for j in range(0, d, step)]
-        slopes = (np.concatenate(moved) - base) / size[:, None]
-        linear = base + (points - centre) @ slopes
-        affine = np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max()))
-        return AffineOutputs(slopes.T, known[:n]) if affine else None
-
-    def decides(self, x: Any, outputs: Any) -> bool:
-        """Whether the outputs (k, C) of a classifier at x (k, d), one per class, decide its predictions."""
-        classes = np.asarray(self.model.classes_)
-        if outputs.shape[1] == 1:
-            chosen = (outputs[:, 0] > 0).astype(int)
-        elif outputs.shape[1] == len(classes):
-            chosen = outputs.argmax(axis=1)
-        else:
-            return False
-        return bool(np.all(np.asarray(self.model.predict(self.as_input(x))) == classes[chosen]))
+        found = find_affine(outputs, self.X, around)
+        if found is not None and self.loss is None:
+            points = np.concatenate([self.X, around])
+            if not decides(self.model, self.as_input(points), outputs(points)):
+                return None
+        return found
 
 
 @dataclass(frozen=True)
@@ -91,6 +74,34 @@ class AffineOutputs:
 
     slopes: Any
     values: Any
+
+
+def find_affine(outputs: Callable[[Any], Any], X: Any, around: Any) -> AffineOutputs | None:
+    """The outputs (n, C) of a function if they are affine at X and `around`, both (n, d), else None."""
+    points, n = np.concatenate([X, around]), len(X)
+    known = outputs(points)
+    if not np.all(np.isfinite(known)):
+        return None
+    centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
+    base, d = outputs(centre[None, :]), len(size)
+    step = max(1, 2**22 // d)  # features at a time, to limit memory
+    moved = [outputs(centre + np.eye(min(step, d - j), d, j) * size) for j in range(0, d, step)]
+    slopes = (np.concatenate(moved) - base) / size[:, None]
+    linear = base + (points - centre) @ slopes
+    affine = np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max()))
+    return AffineOutputs(slopes.T, known[:n]) if affine else None
+
+
+def decides(model: Any, x: Any, outputs: Any) -> bool:
+    """Whether the outputs (k, C) of a classifier at x (k, d), one per class, decide its predictions."""
+    classes = np.asarray(model.classes_)
+    if outputs.shape[1] == 1:
+        chosen = (outputs[:, 0] > 0).astype(int)
+    elif outputs.shape[1] == len(classes):
+        chosen = outputs.argmax(axis=1)
+    else:
+        return False
+    return bool(np.all(np.asarray(model.predict(x)) == classes[chosen]))
 
 
 def affine_risk(
