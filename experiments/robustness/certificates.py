@@ -58,7 +58,7 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
         text = "exact" if len(model.affine) == 1 else "a bound on the mean of linear classifiers"
         return text, partial(_certify_affine, model)
     if model.module is None:
-        return "it is neither a torch module nor a linear model", None
+        return "the model is neither a torch module nor linear", None
     if model.exported:
         return "the layers of an exported program are unknown; pass the torch module", None
     try:

@@ -599,6 +599,9 @@ def test_smoothed_classifier_is_certified_in_its_norm(tmp_path: Path) -> None:
     times = [file.stat().st_mtime_ns for file in (files[0], files[2])]
     assert report_on(smoothed, (x, y), **options).summary["models"] == report.summary["models"]
     assert [file.stat().st_mtime_ns for file in (files[0], files[2])] == times
+    sampled = SmoothedClassifier(lambda x: x @ SLOPE, smoothed.noise, n_samples=20)
+    label = "estimated from sampled votes; sampled, optimistic"
+    assert report_on(sampled, (x, y), radii=[0.1]).summary["models"]["model"]["attacked"] == label
     doubled = report_on(smoothed, (x, y), radii=[0.1, 0.2], norm="l2", feature_scale=[2.0, 0, 0, 0]).summary
     found = [level["certified"] for level in doubled["models"]["model"]["norms"]["l2"]]
     assert found == [level["certified"] for level in model["norms"]["l2"][1:]]
@@ -610,7 +613,7 @@ def test_models_without_a_certificate_give_the_reason(monkeypatch: pytest.Monkey
     report = report_on({**models, "net": Abs().eval()}, (x, y), norm="l2", n_queries=3)
     found = report.summary["models"]
     assert "'between' is Tanh()" in found["tanh"]["certificates"]["l2"]
-    assert "neither a torch module nor a linear model" in found["function"]["certificates"]["l2"]
+    assert "neither a torch module nor linear" in found["function"]["certificates"]["l2"]
     assert found["tanh"]["norms"]["l2"][-1]["certified"] is None
     assert found["function"]["attacks"] == ["search"]
     html, text = report_html(report.summary), str(report)
