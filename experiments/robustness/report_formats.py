@@ -96,7 +96,7 @@ def report_csv(summary: dict[str, Any]) -> str:
     return stream.getvalue()
 
 
-def headlines(summary: dict[str, Any]) -> dict[str, str]:
+def headlines(summary: dict[str, Any]) -> dict[str, list[str]]:
     """A sentence per norm for each model: its errors at the largest radius."""
     kind, scale, unit = _quantity(summary)
     subject = "the error" if kind == "error" else "the squared error"
@@ -109,7 +109,7 @@ def headlines(summary: dict[str, Any]) -> dict[str, str]:
             change = f"rises from {clean} to {worst}" if worst != clean else f"stays at {clean}"
             more = "" if certified is None else f"; {100 * certified:.3g} % cannot be certified"
             sentences.append(f"At {norm} {levels[-1]['radius']:g} {subject} {change}{unit}{note}{more}.")
-        out[name] = " ".join(sentences)
+        out[name] = sentences
     return out
 
 
@@ -164,8 +164,9 @@ def report_text(summary: dict[str, Any]) -> str:
         for row in table
     ]
     certificates = certificate_lines(summary)
-    sentences = [f"{name}: {text}\n    {certificates[name]}" for name, text in headlines(summary).items()]
-    return "\n".join([*lines, *sentences])
+    for name, sentences in headlines(summary).items():
+        lines += [f"{name} ({certificates[name]})", *(f"    {sentence}" for sentence in sentences)]
+    return "\n".join(lines)
 
 
 def _quantity(summary: dict[str, Any]) -> tuple[str, float, str]:

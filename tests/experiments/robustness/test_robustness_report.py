@@ -372,7 +372,7 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
     words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "linf=0:1:3"]
     run = CliRunner().invoke(app, [*words, "--out", "out/page.html"])
     assert run.exit_code == 0, run.output
-    assert "first: At linf 1 the error rises" in run.output
+    assert "At linf 1 the error rises" in run.output
     assert "wrote out/page.html, out/page.json, out/page.csv" in run.output
     summary = json.loads((tmp_path / "out/page.json").read_text())
     levels = summary["models"]["make"]["norms"]["linf"]
