@@ -148,20 +148,17 @@ def report_text(summary: dict[str, Any]) -> str:
     """The table of all models and their headlines, for the terminal."""
     kind, _, _ = _quantity(summary)
     columns = ["clean", "attacked", *(["certified", "undecided"] if kind == "error" else [])]
-    table = [["", "radius", "model", *columns]]
+    table = [["error in %" if kind == "error" else "squared error", "radius", "model", *columns]]
     for row in comparison_rows(summary):
         numbers = ["-" if row[c] is None else _cell(row[c], kind) for c in columns]
         table.append([row["norm"], row["radius"], row["model"], *numbers])
-    table[0][0] = "error in %" if kind == "error" else "squared error"
+    for above, cells in reversed(list(pairwise(table))):
+        cells[:2] = ["", ""] if above[:2] == cells[:2] else cells[:2]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for above, row in reversed(list(pairwise(table))):
-        row[:2] = ["", ""] if above[:2] == row[:2] else row[:2]
+    sides = ["<", ">", "<", *">" * len(columns)]
     lines = [
-        "  ".join(
-            f"{cell:{'<' if k in (0, 2) else '>'}{w}}"
-            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in table
+        "  ".join(f"{cell:{side}{w}}" for cell, side, w in zip(cells, sides, widths, strict=True))
+        for cells in table
     ]
     certificates = certificate_lines(summary)
     for name, sentences in headlines(summary).items():
