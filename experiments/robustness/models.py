@@ -294,7 +294,10 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) 
         if part is not None:
             return _affine_model(name, kind, partial(_decisions, estimator), [part])
     members = getattr(estimator, "calibrated_classifiers_", []) if len(estimator.classes_) == 2 else []
-    parts = [_find_affine(partial(_log_odds, member), points) for member in members]
+    sigmoid = all(
+        hasattr(m.calibrators[0], "a_") and hasattr(m.estimator, "decision_function") for m in members
+    )
+    parts = [_find_affine(partial(_log_odds, member), points) for member in members if sigmoid]
     scores = _probabilities if hasattr(estimator, "predict_proba") else _decisions
     return _affine_model(name, kind, partial(scores, estimator), parts)
 
@@ -356,9 +359,11 @@ def _two_columns(out: Array) -> Array:
     return xp.concat([xp.zeros_like(out), out], axis=1) if out.ndim == 2 and out.shape[1] == 1 else out
 
 
-def _log_odds(estimator: Any, x: Any) -> Any:
-    out = _probabilities(estimator, x)
-    return out - out[:, :1]
+def _log_odds(member: Any, x: Any) -> Any:
+    """The scores of two classes of a sigmoid calibration of a decision function."""
+    calibration = member.calibrators[0]
+    out = -(calibration.a_ * member.estimator.decision_function(x) + calibration.b_)
+    return np.stack([np.zeros_like(out), out], axis=-1)
 
 
 def _decisions(estimator: Any, x: Any) -> Any:
