@@ -76,7 +76,7 @@ def summarize_measures(
 
 
 def _attacked(model: Model) -> str:
-    """How far the attacked error of a model can be trusted: "" for attacks with gradients."""
+    """The label of an attacked error that is not from gradients, else ""."""
     notes = [] if model.smoothed is None else ["estimated from sampled votes"]
     return "; ".join(notes + ([] if model.differentiable else ["sampled, optimistic"]))
 
@@ -136,7 +136,7 @@ def _model_summary(
 
 
 def _certified(uncertified: Any, wrong: Any) -> dict[str, float | None]:
-    """The shares of the points that are not certified, and of those that are neither certified nor broken."""
+    """The shares of points that are not certified, and that are neither certified nor broken."""
     if uncertified is None:
         return {"certified": None, "undecided": None}
     return {
