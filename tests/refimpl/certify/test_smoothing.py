@@ -62,7 +62,7 @@ class Laplace:
 def test_radii_of_other_noise() -> None:
     """The smoothed classifier of a half-space has exactly p = 1 - exp(-0.6/a)/2."""
     x, noise = np.array([[1.1, 0.0], [0.5, 0.0]]), Laplace(0.2)
-    result = SmoothedClassifier(halfspace, noise, divergence="kl", n_samples=10_000).radii(x)  # type: ignore[arg-type]
+    result = SmoothedClassifier(halfspace, noise, divergence="kl", n_samples=10_000).radii(x)
     p = 1 - exp(-3) / 2
     assert p - 0.01 < result.p[0] <= p
     # The Bernoulli KL divergence between 1/2 and p is log(1/(4 p (1 - p)))/2.
@@ -72,7 +72,7 @@ def test_radii_of_other_noise() -> None:
     assert result.label.tolist() == [1, ABSTAIN]
     assert result.norm is None
     with pytest.raises(ValueError, match=r"noise is .*Laplace"):
-        SmoothedClassifier(halfspace, noise)  # type: ignore[arg-type]
+        SmoothedClassifier(halfspace, noise)
 
 
 def test_bounds_on_mean_scores_fail_at_most_as_often_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
