@@ -75,8 +75,8 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
 def _crown_passes(layers: list[Layer]) -> float:
     """Estimate the largest number of backward passes of "crown" for a point.
 
-    There are two for each activation, through the layers before it, which are weighted by their products. Those of the first layer are the same for
-    all points.
+    There are two for each activation, through the layers before it, whose cost is counted in products. Those
+    of the first layer are the same for all points.
     """
     work = list(accumulate(layer.n_terms * prod(layer.shape) for layer in layers))
     activations = [k for k, layer in enumerate(layers) if layer.slope is not None]
