@@ -340,12 +340,17 @@ def test_rng_determines_the_random_numbers() -> None:
     assert report_on(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
 
 
-def test_columns_of_a_data_frame_name_the_features() -> None:
+def test_data_name_the_features_and_the_classes() -> None:
     pandas = pytest.importorskip("pandas")
     x, y = data()
     report = report_on(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
     changes = report.summary["models"]["model"]["fragile"]["l2"][0]["changes"]
     assert {change["feature"] for change in changes} == set("abcd")
+    named = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+    named.classes = ["cat", "dog"]
+    loader = torch.utils.data.DataLoader(named, batch_size=60)
+    levels = report_on(linear(SLOPE).eval(), loader, norm="l2").summary["models"]["model"]["norms"]["l2"]
+    assert list(levels[0]["by"]["class"]) == ["cat", "dog"]
 
 
 def test_feature_of_scale_zero_is_not_perturbed() -> None:
