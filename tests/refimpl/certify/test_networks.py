@@ -116,6 +116,15 @@ def test_no_attack_crosses_a_certificate(method: str) -> None:
     assert np.mean(parts) > (0.8 if method == "crown" else 0.6)  # the bounds are not vacuous
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_bounds_of_increasing_sums_are_sharp(method: str) -> None:
+    body = nn.Linear(1, 1, bias=False)
+    body.weight.data.fill_(2.0)
+    x, y = torch.ones(1, 1), torch.tensor([1])
+    margins = certify.certified_margins(Residual(body).eval(), x, y, Ball("linf", 0.5), method=method)
+    assert 1.5 - 1e-4 < margins[0, 0] <= 1.5  # 0.5 + 2 * 0.5
+
+
 def with_a_steep_lower_line(low: Any, high: Any, slope: float) -> Any:
     below, above, offset = networks_lines(low, high, slope)
     return 1.1 * below, above, offset
