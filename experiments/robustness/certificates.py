@@ -26,7 +26,7 @@ Certificate = Callable[[Array, Array, Ball], Any]  # (x, y, ball) -> whether eac
 def certify_batch(
     model: Model, x: Array, y: Array, wrong: Any, balls: dict[float, Ball], norm: str, method: str | None
 ) -> tuple[str, dict[float, Any]]:
-    """The method, and for each radius an array (n,) that is 0 where a certificate proves the class y, else 1.
+    """The method, and for each radius an array (n,), 0 for certified points, else 1.
 
     Arguments:
     - `wrong`: 1 for the points that are misclassified without a perturbation, else 0.
@@ -58,7 +58,7 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
         text = "exact" if len(model.affine) == 1 else "a bound on the mean of linear classifiers"
         return text, partial(_certify_affine, model)
     if model.module is None:
-        return "it is neither a torch module nor a linear model", None
+        return "the model is neither a torch module nor linear", None
     if model.exported:
         return "the layers of an exported program are unknown; pass the torch module", None
     try:
@@ -73,10 +73,10 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
 
 
 def _crown_passes(layers: list[Layer]) -> float:
-    """About the largest number of backward passes per point of "crown", by a count of products.
+    """Estimate the largest number of backward passes of "crown" for a point.
 
-    There are two for each activation, through the layers before it. Those of the first layer are the same for
-    all points.
+    There are two for each activation, through the layers before it, whose cost is counted in products. Those
+    of the first layer are the same for all points.
     """
     work = list(accumulate(layer.n_terms * prod(layer.shape) for layer in layers))
     activations = [k for k, layer in enumerate(layers) if layer.slope is not None]
@@ -96,7 +96,7 @@ def _certify_network(network: Any, methods: list[str], x: Array, y: Array, ball:
 
 
 def _certify_affine(model: Model, x: Array, y: Array, ball: Ball) -> Any:
-    """Whether the mean probability of the class is largest in the ball; only where the model is affine."""
+    """Whether the class is certified, and the scores at x are those of the affine parts."""
     margins, scores = [], [x @ coef.T + intercept for coef, intercept in model.affine]
     for part, values in zip(model.affine, scores, strict=True):
         slack = AFFINE_TOL * (1 + np.abs(values).max())

@@ -49,7 +49,7 @@ def robustness_report(
     data: Any,
     *,
     norm: Norm | Sequence[Norm] = ("l2", "linf"),
-    radii: Sequence[float] | Mapping[Norm, Sequence[float]] | None = None,
+    radii: Sequence[float] | Mapping[Any, Sequence[float]] | None = None,
     clip: tuple[float, float] | None = None,
     feature_scale: Any = None,
     settings: AttackSettings | None = None,
@@ -167,13 +167,14 @@ def robustness_report(
                     show(share, f"{task.model.name}, batch {task.number + 1}{votes}")
     if not prepared:
         raise ValueError("data is empty; expected at least one point")
+    y = np.concatenate(labels)
     summary = summarize_measures(
         prepared,
         {name: [ended[k] for k in sorted(ended)] for name, ended in results.items()},
         threat,
         settings,
-        np.concatenate(labels),
-        classes=_class_names(classes, data) if prepared[0].kind == CLASSIFIER else None,
+        y,
+        classes=_class_names(classes, data, y) if prepared[0].kind == CLASSIFIER else None,
         groups=np.asarray(groups) if groups else None,
         features=features,
     )
@@ -248,9 +249,10 @@ def _classes(models: Mapping[str, Any]) -> Any:
     return known[0] if known else None
 
 
-def _class_names(classes: Any, data: Any) -> Any:
-    """The names of the classes: those of an estimator, or of the data set of a DataLoader; or None."""
-    return getattr(getattr(data, "dataset", None), "classes", None) if classes is None else classes
+def _class_names(classes: Any, data: Any, y: Any) -> Any:
+    """The classes of an estimator, or of the data set of a DataLoader; None without names."""
+    names = getattr(getattr(data, "dataset", None), "classes", None) if classes is None else classes
+    return names if names is not None and len(names) > y.max() else None
 
 
 def _encode(y: Any, classes: Any) -> Any:

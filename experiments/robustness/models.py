@@ -294,7 +294,10 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) 
         if part is not None:
             return _affine_model(name, kind, partial(_decisions, estimator), [part])
     members = getattr(estimator, "calibrated_classifiers_", []) if len(estimator.classes_) == 2 else []
-    parts = [_find_affine(partial(_log_odds, member), points) for member in members]
+    sigmoid = all(
+        hasattr(m.calibrators[0], "a_") and hasattr(m.estimator, "decision_function") for m in members
+    )
+    parts = [_find_affine(partial(_log_odds, member), points) for member in members if sigmoid]
     scores = _probabilities if hasattr(estimator, "predict_proba") else _decisions
     return _affine_model(name, kind, partial(scores, estimator), parts)
 
@@ -338,7 +341,7 @@ def _smoothed(base: Model, smoothed: SmoothedClassifier) -> Model:
         xp = array_namespace(x)
         noise = smoothed.noise.sample(xp.zeros_like(x), N_PROXY, rng=as_rng(0), event_ndim=x.ndim - 1)
         points = xp.reshape(x[:, None, ...] + noise, (-1, *x.shape[1:]))
-        scores = _two_columns(base.outputs(points))
+        scores = _two_columns(xp.reshape(base.outputs(points), (points.shape[0], -1)))
         e = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
         p = xp.reshape(e / xp.sum(e, axis=1, keepdims=True), (x.shape[0], N_PROXY, -1))
         return xp.log(xp.clip(xp.mean(p, axis=1), min=1e-30))
@@ -356,9 +359,11 @@ def _two_columns(out: Array) -> Array:
     return xp.concat([xp.zeros_like(out), out], axis=1) if out.ndim == 2 and out.shape[1] == 1 else out
 
 
-def _log_odds(estimator: Any, x: Any) -> Any:
-    out = _probabilities(estimator, x)
-    return out - out[:, :1]
+def _log_odds(member: Any, x: Any) -> Any:
+    """The scores of two classes of a sigmoid calibration of a decision function."""
+    calibration = member.calibrators[0]
+    out = -(calibration.a_ * member.estimator.decision_function(x) + calibration.b_)
+    return np.stack([np.zeros_like(out), out], axis=-1)
 
 
 def _decisions(estimator: Any, x: Any) -> Any:

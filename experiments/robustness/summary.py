@@ -76,10 +76,9 @@ def summarize_measures(
 
 
 def _attacked(model: Model) -> str:
-    """How far the attacked error of a model can be trusted: "" for attacks with gradients."""
-    if model.smoothed is not None:
-        return "estimated from sampled votes"
-    return "" if model.differentiable else "sampled, optimistic"
+    """The label of an attacked error that is not from gradients, else ""."""
+    notes = [] if model.smoothed is None else ["estimated from sampled votes"]
+    return "; ".join(notes + ([] if model.differentiable else ["sampled, optimistic"]))
 
 
 def _join(batches: list[Measures]) -> Measures:
@@ -137,7 +136,7 @@ def _model_summary(
 
 
 def _certified(uncertified: Any, wrong: Any) -> dict[str, float | None]:
-    """The shares of the points that are not certified, and of those that are neither certified nor broken."""
+    """The shares of points that are not certified, and that are neither certified nor broken."""
     if uncertified is None:
         return {"certified": None, "undecided": None}
     return {
@@ -238,7 +237,7 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
             f"{model.name} returns labels instead of scores, so attacks have nothing to increase: its "
             "errors under attack are probably much too low"
         )
-    if model.smoothed is None and not model.differentiable:
+    if not model.differentiable:
         out.append(
             f"{model.name} has no gradients, so only random points and attacks without gradients were tried "
             "(sampled, optimistic): its errors under attack may be much too low"

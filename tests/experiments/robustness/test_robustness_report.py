@@ -340,12 +340,17 @@ def test_rng_determines_the_random_numbers() -> None:
     assert report_on(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
 
 
-def test_columns_of_a_data_frame_name_the_features() -> None:
+def test_data_name_the_features_and_the_classes() -> None:
     pandas = pytest.importorskip("pandas")
     x, y = data()
     report = report_on(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
     changes = report.summary["models"]["model"]["fragile"]["l2"][0]["changes"]
     assert {change["feature"] for change in changes} == set("abcd")
+    named = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+    named.classes = ["cat", "dog"]
+    loader = torch.utils.data.DataLoader(named, batch_size=60)
+    levels = report_on(linear(SLOPE).eval(), loader, norm="l2").summary["models"]["model"]["norms"]["l2"]
+    assert list(levels[0]["by"]["class"]) == ["cat", "dog"]
 
 
 def test_feature_of_scale_zero_is_not_perturbed() -> None:
@@ -372,7 +377,7 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
     words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "linf=0:1:3"]
     run = CliRunner().invoke(app, [*words, "--out", "out/page.html"])
     assert run.exit_code == 0, run.output
-    assert "first: At linf 1 the error rises" in run.output
+    assert "At linf 1 the error rises" in run.output
     assert "wrote out/page.html, out/page.json, out/page.csv" in run.output
     summary = json.loads((tmp_path / "out/page.json").read_text())
     levels = summary["models"]["make"]["norms"]["linf"]
@@ -552,6 +557,7 @@ def test_calibrated_pipelines_and_transformed_targets_have_gradients(ensemble: b
     linear_model, pipeline = pytest.importorskip("sklearn.linear_model"), import_module("sklearn.pipeline")
     preprocessing = import_module("sklearn.preprocessing")
     x, y = data()
+    x[:, 3] *= 1e5  # in these units, the probabilities at the points of finite differences are 0 or 1
     made = pipeline.make_pipeline(preprocessing.StandardScaler(), linear_model.RidgeClassifier())
     calibrated = (
         import_module("sklearn.calibration").CalibratedClassifierCV(made, ensemble=ensemble).fit(x, y)
@@ -599,6 +605,9 @@ def test_smoothed_classifier_is_certified_in_its_norm(tmp_path: Path) -> None:
     times = [file.stat().st_mtime_ns for file in (files[0], files[2])]
     assert report_on(smoothed, (x, y), **options).summary["models"] == report.summary["models"]
     assert [file.stat().st_mtime_ns for file in (files[0], files[2])] == times
+    sampled = SmoothedClassifier(lambda x: x @ SLOPE, smoothed.noise, n_samples=20)
+    label = "estimated from sampled votes; sampled, optimistic"
+    assert report_on(sampled, (x, y), radii=[0.1]).summary["models"]["model"]["attacked"] == label
     doubled = report_on(smoothed, (x, y), radii=[0.1, 0.2], norm="l2", feature_scale=[2.0, 0, 0, 0]).summary
     found = [level["certified"] for level in doubled["models"]["model"]["norms"]["l2"]]
     assert found == [level["certified"] for level in model["norms"]["l2"][1:]]
@@ -610,7 +619,7 @@ def test_models_without_a_certificate_give_the_reason(monkeypatch: pytest.Monkey
     report = report_on({**models, "net": Abs().eval()}, (x, y), norm="l2", n_queries=3)
     found = report.summary["models"]
     assert "'between' is Tanh()" in found["tanh"]["certificates"]["l2"]
-    assert "neither a torch module nor a linear model" in found["function"]["certificates"]["l2"]
+    assert "neither a torch module nor linear" in found["function"]["certificates"]["l2"]
     assert found["tanh"]["norms"]["l2"][-1]["certified"] is None
     assert found["function"]["attacks"] == ["search"]
     html, text = report_html(report.summary), str(report)
