@@ -289,17 +289,27 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) 
             f"model {name!r} has {len(estimator.classes_)} classes and the labels {len(classes)}; expected "
             "the same number"
         )
-    if hasattr(estimator, "decision_function"):
-        part = _find_affine(partial(_decisions, estimator), points)
-        if part is not None:
-            return _affine_model(name, kind, partial(_decisions, estimator), [part])
+    # Some classifiers do not predict the class with the largest score: the scores of others are used.
+    scores = [
+        partial(function, estimator)
+        for function, name in ((_decisions, "decision_function"), (_probabilities, "predict_proba"))
+        if hasattr(estimator, name)
+    ]
+    if points is not None:
+        x = np.concatenate(points)
+        decides = import_module("phiball.refimpl.sklearn.affine_models").decides
+        scores = [function for function in scores if decides(estimator, x, function(x))]
+    if not scores:
+        return Model(name, kind, partial(_labels, estimator), _doubles)
+    part = _find_affine(scores[0], points)
+    if part is not None:
+        return _affine_model(name, kind, scores[0], [part])
     members = getattr(estimator, "calibrated_classifiers_", []) if len(estimator.classes_) == 2 else []
     sigmoid = all(
         hasattr(m.calibrators[0], "a_") and hasattr(m.estimator, "decision_function") for m in members
     )
     parts = [_find_affine(partial(_log_odds, member), points) for member in members if sigmoid]
-    scores = _probabilities if hasattr(estimator, "predict_proba") else _decisions
-    return _affine_model(name, kind, partial(scores, estimator), parts)
+    return _affine_model(name, kind, scores[-1], parts)
 
 
 def _find_affine(outputs: Callable[[Any], Any], points: Any) -> tuple[Any, Any] | None:
@@ -369,6 +379,10 @@ def _log_odds(member: Any, x: Any) -> Any:
 def _decisions(estimator: Any, x: Any) -> Any:
     out = np.asarray(estimator.decision_function(x), dtype=np.float64)
     return np.stack([np.zeros_like(out), out], axis=-1) if out.ndim == 1 else out
+
+
+def _labels(estimator: Any, x: Any) -> Any:
+    return np.searchsorted(estimator.classes_, estimator.predict(x))
 
 
 def _probabilities(estimator: Any, x: Any) -> Any:

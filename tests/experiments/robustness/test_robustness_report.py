@@ -114,6 +114,22 @@ def test_scikit_learn_estimator_has_the_errors_of_the_same_torch_model() -> None
             assert list(a["by"]["class"]) == ["no", "yes"]
 
 
+def test_errors_are_those_of_predict_even_if_other_scores_are_larger() -> None:
+    selection = pytest.importorskip("sklearn.model_selection")
+    linear_model, svm = import_module("sklearn.linear_model"), import_module("sklearn.svm")
+    x, y = data()
+    three = np.digitize(x[:, 0], [-0.4, 0.4])
+    threshold = selection.FixedThresholdClassifier(linear_model.LogisticRegression(), threshold=0.2)
+    for model, labels in (
+        (threshold, y),
+        (svm.SVC(kernel="linear", C=0.01, decision_function_shape="ovo"), three),  # scores of pairs
+    ):
+        summary = report_on(model.fit(x, labels), (x, labels), norm="l2").summary
+        error = summary["models"]["model"]["clean"]["error"]
+        assert error == pytest.approx(1 - model.score(x, labels)) != 0
+        assert any("labels" in text for text in summary["warnings"])
+
+
 def test_loss_of_a_linear_regressor_is_its_largest_squared_error() -> None:
     x, _ = data()
     y = x @ SLOPE + 0.2
