@@ -45,7 +45,7 @@ class Layer:
     bias_size: Any = 0.0
     n_terms: int = 0
     adjoint: Callable[[Array, tuple[int, ...]], Array] | None = None
-    window: tuple[tuple[int, int], ...] | None = None
+    window: tuple[Any, ...] | None = None
     unpadded: tuple[Any, Any] = (None, None)
 
     def transpose(self, rows: Array, shape: tuple[int, ...]) -> Array:
@@ -221,8 +221,10 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
     if kind is nn.ReLU or (kind is nn.LeakyReLU and 0 <= module.negative_slope <= 1):
         return Layer(inputs, shape, slope=float(getattr(module, "negative_slope", 0.0)), n_terms=1)
     linear = absolute = module
-    bias = size = x.new_zeros((), dtype=torch.float64)
-    n_terms, adjoint, window, unpadded = 0, None, None, (None, None)
+    bias = size = 0.0
+    n_terms, adjoint = 0, None
+    window: tuple[Any, ...] | None = None
+    unpadded: tuple[Any, Any] = (None, None)
     if kind is nn.Linear:
         weight = _double(module.weight)
         adjoint = lambda rows, _: rows @ weight  # noqa: E731

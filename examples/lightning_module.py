@@ -60,7 +60,7 @@ class LogRobustness(lightning.Callback):
             report = robustness_report(module, held_out, norm="l2", radii=[0, 0.5], settings=settings, rng=0)
             measures = report.summary["models"]["model"]["norms"]["l2"][-1]["measures"]
             module.log("error_under_attack", measures["worst"]["error"])
-            print(f"epoch {trainer.current_epoch + 1}: {report}")
+            print(f"epoch {trainer.current_epoch + 1}: {report!r}")
 
 
 warnings.filterwarnings("ignore")  # Lightning's advice on data loaders and logging

@@ -56,7 +56,7 @@ class AttackSettings:
     - `n_samples`: sampled points per data point for the robust risk.
     - `chunk`: data points per batch, for data given as arrays.
     - `certificate`: the method that certifies networks, as in `certified_margins`. None takes "crown-ibp",
-      followed by "crown" for points that it does not certify if the network has few activations.
+      followed by "crown" for points that it does not certify if the network is small.
     - `kind`: "classifier" or "regressor". None decides by the labels: whole numbers and strings are classes.
 
     >>> from phiball import AttackSettings

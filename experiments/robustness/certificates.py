@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from phiball.backends import Array, array_namespace, device
-from phiball.backends.torch_layers import network_layers
+from phiball.backends.torch_layers import Layer, network_layers
 from phiball.experiments.robustness.models import REGRESSOR, Model, to_float64
 from phiball.refimpl import Ball
 from phiball.refimpl.certify import certified_margins
 
-CROWN_UNITS = 512  # a network with at most so many activations is certified by "crown"
-MAX_ENTRIES = 2**24  # of the largest array of coefficients of "crown-ibp"
+MAX_PASSES = 1500  # per point, up to which a network is certified by "crown"
+MAX_ENTRIES = 2**24  # of the coefficients of one point in "crown-ibp"; "interval" certifies larger networks
 AFFINE_TOL = 4e-8  # relative to the scores: an estimator is affine up to 1e-8
 
-Certificate = Callable[
-    [Array, Array, Ball], Any
-]  # a function (x, y, ball) -> whether each point is certified
+Certificate = Callable[[Array, Array, Ball], Any]  # (x, y, ball) -> whether each point is certified
 
 
 def certify_batch(
@@ -56,9 +55,10 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
     if model.kind == REGRESSOR:
         return "certificates are for classifiers", None
     if model.affine:
-        return "exact", partial(_certify_affine, model.affine)
+        text = "exact" if len(model.affine) == 1 else "a bound on the mean of linear classifiers"
+        return text, partial(_certify_affine, model)
     if model.module is None:
-        return "it is neither a torch module nor a linear model", None
+        return "the model is neither a torch module nor linear", None
     if model.exported:
         return "the layers of an exported program are unknown; pass the torch module", None
     try:
@@ -66,34 +66,48 @@ def _find_certificate(model: Model, x: Array, method: str | None) -> tuple[str, 
     except Exception as error:  # tracing runs code of the user
         return str(error), None
     entries = max(2, prod(layers[-1].shape)) * max(prod(layer.shape) for layer in layers)
-    units = sum(prod(layer.shape) for layer in layers if layer.slope is not None)
-    methods: tuple[str, ...] = ("crown-ibp", "crown") if units <= CROWN_UNITS else ("crown-ibp",)
-    methods = (method,) if method else methods if entries <= MAX_ENTRIES else ("interval",)
-    return methods[-1], partial(_certify_network, model.module, methods, max(1, MAX_ENTRIES // entries))
+    methods: list[str] = ["crown-ibp", "crown"][: 2 if _crown_passes(layers) <= MAX_PASSES else 1]
+    if method or entries > MAX_ENTRIES:
+        methods = [method or "interval"]
+    return methods[-1], partial(_certify_network, model.module, methods)
 
 
-def _certify_network(
-    network: Any, methods: tuple[str, ...], chunk: int, x: Array, y: Array, ball: Ball
-) -> Any:
+def _crown_passes(layers: list[Layer]) -> float:
+    """About the largest number of backward passes per point of "crown", by a count of products.
+
+    There are two for each activation, through the layers before it. Those of the first layer are the same for
+    all points.
+    """
+    work = list(accumulate(layer.n_terms * prod(layer.shape) for layer in layers))
+    activations = [k for k, layer in enumerate(layers) if layer.slope is not None]
+    return sum(2 * prod(layers[k].shape) * work[k] for k in activations[1:]) / max(work[-1], 1)
+
+
+def _certify_network(network: Any, methods: list[str], x: Array, y: Array, ball: Ball) -> Any:
     xp, certified = array_namespace(x), np.zeros(x.shape[0], dtype=bool)
     for method in methods:
         (left,) = np.nonzero(~certified)
-        for start in range(0, len(left), chunk):
-            part = left[start : start + chunk]
-            rows = xp.asarray(part, device=device(x))
+        if len(left):
+            rows = xp.asarray(left, device=device(x))
             points, labels = xp.take(x, rows, axis=0), xp.take(y, rows, axis=0)
             margins = certified_margins(network, points, labels, ball, method=method)
-            certified[part] = to_float64(margins).min(axis=1) > 0
+            certified[left] = to_float64(margins).min(axis=1) > 0
     return certified
 
 
-def _certify_affine(parts: tuple[tuple[Any, Any], ...], x: Array, y: Array, ball: Ball) -> Any:
-    """Whether the mean probability of the parts, which is above 1/2 if all margins are positive, is."""
-    margins = []
-    for coef, intercept in parts:
-        slack = AFFINE_TOL * (1 + np.abs(x @ coef.T + intercept).max())
-        margins.append(certified_margins((coef, intercept), x, y, ball).min(axis=1) - slack)
-    return margins[0] > 0 if len(parts) == 1 else np.mean(np.tanh(np.divide(margins, 2)), axis=0) > 0
+def _certify_affine(model: Model, x: Array, y: Array, ball: Ball) -> Any:
+    """Whether the mean probability of the class is largest in the ball; only where the model is affine."""
+    margins, scores = [], [x @ coef.T + intercept for coef, intercept in model.affine]
+    for part, values in zip(model.affine, scores, strict=True):
+        slack = AFFINE_TOL * (1 + np.abs(values).max())
+        margins.append(certified_margins(part, x, y, ball).min(axis=1) - slack)
+    out = model.outputs(x)
+    if len(scores) == 1:
+        ours, found = (s - s[:, :1] for s in (scores[0], out))
+        return (margins[0] > 0) & np.isclose(found, ours, AFFINE_TOL, AFFINE_TOL).all(axis=1)
+    ours = np.mean([np.tanh((s[:, 1] - s[:, 0]) / 2) for s in scores], axis=0)
+    affine = np.isclose(np.exp(out[:, 1]) - np.exp(out[:, 0]), ours, 0, 1e-6)
+    return (np.mean(np.tanh(np.divide(margins, 2)), axis=0) > 0) & affine
 
 
 def _certify_smoothed(

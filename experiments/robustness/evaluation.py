@@ -49,7 +49,7 @@ def robustness_report(
     data: Any,
     *,
     norm: Norm | Sequence[Norm] = ("l2", "linf"),
-    radii: Sequence[float] | Mapping[Norm, Sequence[float]] | None = None,
+    radii: Sequence[float] | Mapping[Any, Sequence[float]] | None = None,
     clip: tuple[float, float] | None = None,
     feature_scale: Any = None,
     settings: AttackSettings | None = None,

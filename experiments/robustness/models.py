@@ -338,7 +338,7 @@ def _smoothed(base: Model, smoothed: SmoothedClassifier) -> Model:
         xp = array_namespace(x)
         noise = smoothed.noise.sample(xp.zeros_like(x), N_PROXY, rng=as_rng(0), event_ndim=x.ndim - 1)
         points = xp.reshape(x[:, None, ...] + noise, (-1, *x.shape[1:]))
-        scores = _two_columns(base.outputs(points))
+        scores = _two_columns(xp.reshape(base.outputs(points), (points.shape[0], -1)))
         e = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
         p = xp.reshape(e / xp.sum(e, axis=1, keepdims=True), (x.shape[0], N_PROXY, -1))
         return xp.log(xp.clip(xp.mean(p, axis=1), min=1e-30))

@@ -96,7 +96,7 @@ def report_csv(summary: dict[str, Any]) -> str:
     return stream.getvalue()
 
 
-def headlines(summary: dict[str, Any]) -> dict[str, str]:
+def headlines(summary: dict[str, Any]) -> dict[str, list[str]]:
     """A sentence per norm for each model: its errors at the largest radius."""
     kind, scale, unit = _quantity(summary)
     subject = "the error" if kind == "error" else "the squared error"
@@ -109,7 +109,7 @@ def headlines(summary: dict[str, Any]) -> dict[str, str]:
             change = f"rises from {clean} to {worst}" if worst != clean else f"stays at {clean}"
             more = "" if certified is None else f"; {100 * certified:.3g} % cannot be certified"
             sentences.append(f"At {norm} {levels[-1]['radius']:g} {subject} {change}{unit}{note}{more}.")
-        out[name] = " ".join(sentences)
+        out[name] = sentences
     return out
 
 
@@ -148,24 +148,22 @@ def report_text(summary: dict[str, Any]) -> str:
     """The table of all models and their headlines, for the terminal."""
     kind, _, _ = _quantity(summary)
     columns = ["clean", "attacked", *(["certified", "undecided"] if kind == "error" else [])]
-    table = [["", "radius", "model", *columns]]
+    table = [["error in %" if kind == "error" else "squared error", "radius", "model", *columns]]
     for row in comparison_rows(summary):
         numbers = ["-" if row[c] is None else _cell(row[c], kind) for c in columns]
         table.append([row["norm"], row["radius"], row["model"], *numbers])
-    table[0][0] = "error in %" if kind == "error" else "squared error"
+    for above, cells in reversed(list(pairwise(table))):
+        cells[:2] = ["", ""] if above[:2] == cells[:2] else cells[:2]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for above, row in reversed(list(pairwise(table))):
-        row[:2] = ["", ""] if above[:2] == row[:2] else row[:2]
+    sides = ["<", ">", "<", *">" * len(columns)]
     lines = [
-        "  ".join(
-            f"{cell:{'<' if k in (0, 2) else '>'}{w}}"
-            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in table
+        "  ".join(f"{cell:{side}{w}}" for cell, side, w in zip(cells, sides, widths, strict=True))
+        for cells in table
     ]
     certificates = certificate_lines(summary)
-    sentences = [f"{name}: {text}\n    {certificates[name]}" for name, text in headlines(summary).items()]
-    return "\n".join([*lines, *sentences])
+    for name, sentences in headlines(summary).items():
+        lines += [f"{name} ({certificates[name]})", *(f"    {sentence}" for sentence in sentences)]
+    return "\n".join(lines)
 
 
 def _quantity(summary: dict[str, Any]) -> tuple[str, float, str]:

@@ -23,9 +23,9 @@ from phiball.experiments.robustness.attack_suite import (
 from phiball.experiments.robustness.models import CLASSIFIER, Model
 from phiball.refimpl.risk import Estimate
 
-LIBRARIES = {
-    name: name for name in ("phiball", "numpy", "scipy", "torch", "torchattacks", "onnxruntime", "pandas")
-} | {"scikit-learn": "sklearn"}
+LIBRARIES = {name: name for name in ("phiball", "numpy", "scipy", "torch", "torchattacks", "onnxruntime")} | {
+    "scikit-learn": "sklearn"
+}
 SIGNIFICANT = 2.0  # a difference of more than this many standard errors is significant
 
 
@@ -77,9 +77,8 @@ def summarize_measures(
 
 def _attacked(model: Model) -> str:
     """How far the attacked error of a model can be trusted: "" for attacks with gradients."""
-    if model.smoothed is not None:
-        return "estimated from sampled votes"
-    return "" if model.differentiable else "sampled, optimistic"
+    notes = [] if model.smoothed is None else ["estimated from sampled votes"]
+    return "; ".join(notes + ([] if model.differentiable else ["sampled, optimistic"]))
 
 
 def _join(batches: list[Measures]) -> Measures:
@@ -238,7 +237,7 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
             f"{model.name} returns labels instead of scores, so attacks have nothing to increase: its "
             "errors under attack are probably much too low"
         )
-    if model.smoothed is None and not model.differentiable:
+    if not model.differentiable:
         out.append(
             f"{model.name} has no gradients, so only random points and attacks without gradients were tried "
             "(sampled, optimistic): its errors under attack may be much too low"

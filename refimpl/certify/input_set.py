@@ -68,10 +68,10 @@ class InputSet:
 
         p = self.ball.norm
         up, down = xp.clip(rows, min=0.0), xp.clip(rows, max=0.0)
-        bound = _product(up, take(self.low)) + _product(down, take(self.high))
+        bound = products(up, take(self.low)) + products(down, take(self.high))
         if p < inf:
             centre, radius, scale = take(self.x), take(self.radius), take(self.scale)[:, None, :]
-            at_centre = _product(rows, centre)
+            at_centre = products(rows, centre)
             reached = radius * length(rows * scale, dual(p))
             bound = xp.maximum(bound, at_centre - reached)
             if exact and self.ball.clip is not None:
@@ -82,7 +82,7 @@ class InputSet:
         return bound
 
 
-def _product(rows: Array, v: Array) -> Array:
+def products(rows: Array, v: Array) -> Array:
     """rows.v for rows (n or 1, k, d) and v (n, d), as an array (n, k)."""
     return v @ rows[0, ...].T if rows.shape[0] == 1 else (rows @ v[..., None])[..., 0]
 

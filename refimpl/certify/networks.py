@@ -18,9 +18,9 @@ from copy import copy
 from itertools import product
 from math import inf, prod
 
-from phiball.backends import Array, array_namespace, device
+from phiball.backends import Array, array_namespace, device, is_array_api_obj
 from phiball.backends.torch_layers import Box, Layer, pixel_layers
-from phiball.refimpl.certify.input_set import InputSet
+from phiball.refimpl.certify.input_set import InputSet, products
 
 MAX_ENTRIES = 2**20  # of the largest array of coefficients; more would not fit into the processor's cache
 
@@ -41,16 +41,19 @@ class NetworkBounds:
         self.low: list[Array] = []
         self.high: list[Array] = []
         self.error: list[Array] = []
+        self.lines: dict[int, tuple[Array, ...]] = {}  # below and above each activation, from `_lines`
         linear: list[bool] = []  # whether each layer is a linear function of x
         refined: set[int] = set()
         for layer in layers:
             linear.append(layer.slope is None and all(linear[i] for i in layer.inputs))
-            if layer.slope is not None and not {*layer.inputs} <= refined:
-                (z,) = layer.inputs
+            z = layer.inputs[0] if layer.inputs else 0
+            if layer.slope is not None and z not in refined:
                 refined.add(z)
                 exact = inputs.ball.norm == inf and layers[z].inputs == (0,)  # a single layer
                 if not exact and (crown or (linear[z] and inputs.ball.norm < inf)):
                     self._refine(z)
+            if layer.slope is not None:
+                self.lines[len(self.low)] = _lines(self.low[z], self.high[z], layer.slope)
             self._append(layer)
 
     def _append(self, layer: Layer) -> None:
@@ -106,7 +109,7 @@ class NetworkBounds:
                 high[:, units] = xp.minimum(high[:, units], error[:, units] + offset - bound[:, 1, :])
                 continue
             points, which = xp.nonzero(mixed[:, units])
-            size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in part.layers)))
+            size = part.chunk_size(2)
             for start in range(0, points.shape[0], size):
                 i, j = points[start : start + size], which[start : start + size]
                 own = xp.take(rows, j, axis=0)
@@ -132,7 +135,7 @@ class NetworkBounds:
             return
         part = copy(self)
         part.layers = self.layers[: z + 1]
-        size = max(1, MAX_ENTRIES // (2 * max(prod(layer.shape) for layer in part.layers)))
+        size = part.chunk_size(2)
         for start in range(0, every.shape[0], size):
             units = every[start : start + size]
             rows = xp.astype(units[:, None] == every, xp.float64)
@@ -142,9 +145,17 @@ class NetworkBounds:
         """The bounds for the layers that `pixel_layers` returns."""
         part = copy(self)
         part.layers = [layer for layer, _, _ in parts]
-        part.low, part.high = ([a[at][(..., *box)] for _, at, box in parts] for a in (self.low, self.high))
+        part.lines = {
+            k: tuple(a[(..., *box)] for a in self.lines[at])
+            for k, (layer, at, box) in enumerate(parts)
+            if layer.slope is not None
+        }
         part.inputs = self.inputs.crop(parts[0][2], self.layers[0].shape)
         return part
+
+    def chunk_size(self, k: int) -> int:
+        """The number of points for which `minimum` may be called at a time, with k rows each."""
+        return max(1, MAX_ENTRIES // (k * max(prod(layer.shape) for layer in self.layers)))
 
     def minimum(
         self,
@@ -167,6 +178,13 @@ class NetworkBounds:
         Returns shape (N or n, k).
         """
         xp = array_namespace(rows)
+
+        def take(a: Array) -> Array:
+            return a if index is None else xp.take(a, index, axis=0)
+
+        def dot(rows: Array, v: Array) -> Array:
+            return products(xp.reshape(rows, (*rows.shape[:2], -1)), xp.reshape(v, (v.shape[0], -1)))
+
         coefficients = {position: rows}
         total: Array = 0.0
         for at in reversed(range(position + 1)):
@@ -174,27 +192,23 @@ class NetworkBounds:
                 continue
             rows, layer = coefficients.pop(at), self.layers[at]
             n, k = rows.shape[:2]
-            events = tuple(range(2, rows.ndim))
             parts = [(z, rows) for z in layer.inputs]
             if not layer.inputs:
                 total = total + self.inputs.minimum(xp.reshape(rows, (n, k, -1)), index, exact=exact)
             elif layer.slope is not None:
-                z = at if not relax else layer.inputs[0]
-                low, high = (
-                    a if index is None else xp.take(a, index, axis=0) for a in (self.low[z], self.high[z])
-                )
-                low, high = low[:, None, ...], high[:, None, ...]
-                up, down = xp.clip(rows, min=0.0), xp.clip(rows, max=0.0)
+                down = xp.clip(rows, max=0.0)
                 if relax:
-                    below, above, offset = _lines(low, high, layer.slope)
-                    total = total + xp.sum(down * offset, axis=events)
-                    parts = [(z, up * below + down * above)]
+                    (z,) = layer.inputs
+                    below, above, offset = map(take, self.lines[at])
+                    total = total + dot(down, offset)
+                    parts = [(z, rows * xp.where(rows > 0, below[:, None, ...], above[:, None, ...]))]
                 else:
-                    total = total + xp.sum(up * low + down * high, axis=events)
+                    total = total + dot(rows - down, take(self.low[at])) + dot(down, take(self.high[at]))
                     parts = []
             elif layer.linear is not None:
                 (z,) = layer.inputs
-                total = total + xp.sum(rows * layer.bias, axis=events)
+                if is_array_api_obj(layer.bias):
+                    total = total + dot(rows, xp.broadcast_to(layer.bias, (1, *layer.shape)))
                 flat = layer.transpose(xp.reshape(rows, (n * k, *layer.shape)), self.layers[z].shape)
                 parts = [(z, xp.reshape(flat, (n, k, *self.layers[z].shape)))]
             for z, part in parts:

@@ -127,10 +127,9 @@ class SmoothedClassifier:
 
     def __call__(self, x: Array) -> Array:
         """The shares of the votes, or the mean scores, (k, classes) at points x (k,) + event."""
-        x, rng = self._valid(x), as_rng(self.rng)
-        return array_namespace(x).concat(
-            [self._mean(x[n : n + 1, ...], self.n_samples, rng, "scores") for n in range(x.shape[0])]
-        )
+        x, rng, xp = self._valid(x), as_rng(self.rng), array_namespace(x)
+        means = [self._mean(x[n : n + 1, ...], self.n_samples, rng, "scores") for n in range(x.shape[0])]
+        return xp.astype(xp.concat(means), x.dtype)
 
     def radii(
         self, x: Array, y: Array | None = None, *, rng: Any = None, update: Update = silent
@@ -176,11 +175,11 @@ class SmoothedClassifier:
             else:
                 radius = losses_radius(losses, mass, self.noise, self.divergence)
             out.append((label, radius, p))
-        certified, radius, bounds = zip(*out, strict=True)
+        chosen, certified, bounds = zip(*out, strict=True)
         known = 2.0 if isinstance(self.noise, Gaussian) else 1.0 if isinstance(self.noise, Ball) else None
         return SmoothedRadii(
-            xp.asarray(certified, dtype=xp.int64, device=device(x)),
-            xp.asarray(radius, **made),
+            xp.asarray(chosen, dtype=xp.int64, device=device(x)),
+            xp.asarray(certified, **made),
             xp.asarray(bounds, **made),
             known,
             failure,
@@ -251,4 +250,5 @@ def certified_radius(p: float, noise: Noise) -> float:
         return 0.0
     if isinstance(noise, Gaussian):
         return inf if p == 1 else noise.std * NormalDist().inv_cdf(p)
+    assert isinstance(noise, Ball)
     return 2 * noise.radius * (p - 0.5)

@@ -62,3 +62,16 @@ def test_two_classes_and_a_network_of_one_layer_agree() -> None:
     torch.testing.assert_close(by_network, by_pair)
     with pytest.raises(ValueError, match="label outside 0 to 1"):
         certified_margins(layer, x, y + 1, ball)
+
+
+def test_margins_include_the_rounding_of_the_scores() -> None:
+    """The terms of each score are large, and almost cancel."""
+    draws = np.random.default_rng(1)
+    coef, x = draws.normal(size=(2, 500)).astype("f4"), draws.normal(size=(200, 500)).astype("f4")
+    intercept = -np.mean(x @ coef.T, axis=0)
+    scores = x @ coef.T + intercept
+    y, fixed = np.argmax(scores, axis=1), Ball("linf", 0.1, feature_scale=0.0)
+    certified = np.min(certified_margins((coef, intercept), x, y, fixed), axis=1)
+    found = np.max(scores, axis=1) - np.min(scores, axis=1)
+    assert (certified <= found).all()
+    np.testing.assert_allclose(certified, found, atol=0.1)

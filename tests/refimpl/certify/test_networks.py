@@ -38,7 +38,7 @@ def mlp(*widths: int) -> Any:
 
 
 def cnn() -> Any:
-    block = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.LeakyReLU(0.1))
+    block = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3, eps=0.3), nn.LeakyReLU(0.1))
     block.append(nn.Conv2d(3, 3, 1, bias=False))
     first = nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.AvgPool2d(2, 1)
     model = nn.Sequential(*first, Residual(block), nn.Dropout(), nn.Linear(12, 4), nn.LeakyReLU(0.2))
@@ -137,9 +137,9 @@ OPTIMISTIC = {
     "upper line too low": (networks, "_lines", without_offset),
     "absolute values omitted": (certify.margins, "network_layers", without_absolute_values),
     "maximum norm instead of the dual norm": (input_set, "dual", lambda p: inf),
-    "clip too narrow": (input_set, "_product", lambda rows, v: product(rows, 0.97 * v)),
+    "clip too narrow": (input_set, "products", lambda rows, v: product(rows, 0.97 * v)),
 }
-product = input_set._product
+product = input_set.products
 
 
 @pytest.mark.slow
@@ -221,23 +221,63 @@ def dense_crown(weights: list[Any], biases: list[Any], rows: Any, x: Any, ball: 
     return minimum(len(weights) - 1, rows)
 
 
+def dense_layers(model: Any, event: tuple[int, ...]) -> list[tuple[Any, Any]]:
+    """Matrix and offset of each map between the ReLUs of a network, from its values at unit vectors."""
+    maps, parts = [], [nn.Sequential()]
+    for layer in model:
+        if isinstance(layer, nn.ReLU):
+            parts.append(nn.Sequential())
+        else:
+            parts[-1].append(layer)
+    for part in parts:
+        d = int(np.prod(event))
+        with torch.no_grad():
+            values = part(torch.cat([torch.zeros(1, d), torch.eye(d)]).double().reshape(d + 1, *event))
+        event, values = values.shape[1:], values.flatten(1).numpy()
+        maps.append(((values[1:] - values[0]).T, values[0]))
+    return maps
+
+
+def conv_chain() -> Any:
+    first = nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(2, 4, 2, padding=1, groups=2)
+    last = nn.ReLU(), nn.Conv2d(4, 2, (2, 1), padding=(0, 1), dilation=2), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*first, *last, nn.Linear(24, 4)).eval()
+
+
+@pytest.mark.parametrize("images", [False, True])
 @pytest.mark.parametrize("ball", [*(Ball(norm, 0.2) for norm in NORMS), Ball("linf", 0.2, (0, 1))], ids=str)
-def test_crown_agrees_with_a_dense_implementation(ball: Ball, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crown_agrees_with_a_dense_implementation(
+    ball: Ball, images: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(networks, "MAX_ENTRIES", 40)  # several parts
     torch.manual_seed(0)
-    model = mlp(6, 9, 8, 7, 4).double()
-    x, y = torch.rand(5, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0])
-    weights = [layer.weight.detach().numpy() for layer in model[::2]]
-    biases = [layer.bias.detach().numpy() for layer in model[::2]]
+    event = (1, 5, 5) if images else (6,)
+    model = (conv_chain() if images else mlp(6, 9, 8, 7, 4)).double()
+    x, y = torch.rand(5, *event, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0])
+    weights, biases = map(list, zip(*dense_layers(model, event), strict=True))
     crown, _, interval = (certify.certified_margins(model, x, y, ball, method=m).numpy() for m in METHODS)
     eye = np.eye(4)
     for n, label in enumerate(y.tolist()):
         others = [c for c in range(4) if c != label]
-        expected = dense_crown(weights, biases, eye[label] - eye[others], x[n].numpy(), ball)
+        point = x[n].flatten().numpy()
+        expected = dense_crown(weights, biases, eye[label] - eye[others], point, ball)
         np.testing.assert_array_less(expected - 1e-11, crown[n, others])
         best = np.maximum(expected, interval[n, others])
         np.testing.assert_allclose(crown[n, others], best, atol=1e-11)
     assert (interval < crown)[np.isfinite(crown)].any()
+
+
+def test_bounds_of_pixels_agree_with_those_of_the_whole_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels are bounded in the part of the network that they depend on."""
+    torch.manual_seed(1)
+    model, x, y = cnn().double(), torch.rand(3, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 1, 2])
+    scale = np.random.default_rng(0).choice([0.5, 2.0], size=(1, 6, 6))
+    for ball in (Ball(norm, 0.1, (0, 1), scale) for norm in NORMS):
+        by_pixels = certify.certified_margins(model, x, y, ball)
+        with monkeypatch.context() as patch:
+            patch.setattr(networks, "pixel_layers", lambda *args: None)
+            whole = certify.certified_margins(model, x, y, ball)
+        torch.testing.assert_close(by_pixels, whole, rtol=0, atol=1e-12)
 
 
 class InPlace(nn.Module):  # type: ignore[misc, name-defined]

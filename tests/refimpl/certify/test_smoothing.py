@@ -120,6 +120,7 @@ def test_labels_and_abstention_on_every_library(arrays: Arrays) -> None:
     y = arrays.xp.asarray([1, 1, 0], **arrays.at)
     smoothed = SmoothedClassifier(halfspace, CUBE)
     assert arrays.numpy(smoothed.radii(x, y).label).tolist() == [1, ABSTAIN, ABSTAIN]
+    assert smoothed(x).dtype == x.dtype
     shares = arrays.numpy(smoothed(x))
     np.testing.assert_allclose(shares[:, 1], [1, 0, 0.5], atol=0.06)
     np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-6)
