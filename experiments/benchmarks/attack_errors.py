@@ -45,8 +45,8 @@ DIGITS_BALLS += [Ball(inf, r, BOX) for r in (0.05, 0.1, 0.15, 0.2)]
 AUTOATTACK_BALLS = [Ball(1, 8.0, BOX), Ball(2, 1.5, BOX), Ball(inf, 0.15, BOX)]
 TOOLS_BALLS = [Ball(2, 0.5, BOX), Ball(2, 1.5, BOX), Ball(inf, 0.05, BOX), Ball(inf, 0.15, BOX)]
 TABLE_BALLS = [Ball(2, 0.5), Ball(inf, 0.1)]
-STEPS, TEST_IMAGES = 15, 300  # of the part `digits`
-LONG_STEPS, QUERIES = 100, 1000  # of the other parts
+STEPS, TEST_IMAGES = 15, 300
+LONG_STEPS, QUERIES = 100, 1000  # of the parts autoattack and tools
 TRAIN_IMAGES = 6000
 TARGETS = 9  # classes that APGD-T targets
 SAME_RUNS = {"apgd, 2 runs": "apgd-ce + apgd-dlr", "apgd, 10 runs": "apgd-ce + apgd-t"}
@@ -278,7 +278,7 @@ def bench_attacks(
     require("torch", user="bench attacks", extra="bench")
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
-    names, count = (IMAGE_SETS, 500) if part == "autoattack" else (("fashion-mnist",), 1000)
+    names, count = (IMAGE_SETS, TEST_IMAGES) if part == "autoattack" else (("fashion-mnist",), 1000)
     victims = [partial(train_image_victim, name, test_images=count) for name in names]
     if quick:
         victims = [partial(train_victim, 0, epochs=3, test_images=50)]
