@@ -35,6 +35,8 @@ def test_radii_exceed_the_distance_at_most_as_often_as_stated(
     # The binomial bound is nearly sharp; 600 points have 60 +- 7.4 failures at failure probability 0.1.
     assert 15 < wrong < 60 + 4 * 7.4
     assert np.all(result.label == 1)
+    on_boundary = x - np.array([0.6, 0.0])  # the class must be selected by other samples
+    assert np.sum(smoothed.radii(on_boundary).radius > 0) < 60 + 4 * 7.4
     assert result.norm == (2 if isinstance(noise, Gaussian) else 1)
     monkeypatch.setattr(smoothing, "binomial_lower_bound", lambda k, n, failure: k / n)
     assert np.sum(smoothed.radii(x).radius > 0.6) > 200
