@@ -63,6 +63,7 @@ sphinx_gallery_conf = {
     "min_reported_time": 1e9,
     "within_subsection_order": "FileNameSortKey",
     "image_scrapers": ("matplotlib",),
+    "capture_repr": (),
 }
 
 # Methods that scikit-learn adds to estimators.
