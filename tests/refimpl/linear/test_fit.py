@@ -218,6 +218,8 @@ def test_fits_of_labels_without_spread_or_with_outliers() -> None:
 @pytest.mark.parametrize("name", ["logistic", "wide", "hinge examples", "adversarial multinomial"])
 def test_coefficients_have_the_array_library_of_the_data(doubles: Arrays, name: str) -> None:
     """Twenty iterations, and one for each width of smoothing, are the same in every library."""
+    if doubles.backend == "jax" and name != "logistic":
+        pytest.skip("takes minutes on JAX, which compiles every operation")
     problem = CASES["logistic" if name == "wide" else name]
     X, y = data_of(problem)
     X, y = (X[:4], y[:4]) if name == "wide" else (X[::3], y[::3])
