@@ -37,7 +37,7 @@ def lower_bound(objective: Objective, params: Array, point: Evaluation) -> float
     width = (width if width < 1 else 1e-8) + 1e-13 * (1 + float(xp.max(xp.abs(params[d:]))))
     for _ in range(30):
         intercepts = params[d:] + width * steps
-        planes = [objective(xp.concat([params[:d], c])) for c in intercepts]
+        planes = [objective(xp.concat([params[:d], intercepts[k, :]])) for k in range(steps.shape[0])]
         slopes = xp.stack([plane.gradient for plane in planes])
         mixture = _mixture(slopes[:, d:])
         if mixture is not None:

@@ -84,7 +84,7 @@ class MultinomialObjective:
         moment = self.variance * self.radii**2 * eye[:d, :d]
         if self.sobol is not None:
             moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
-        H[:d, :d] += moment / 2 + self.ridge * eye[:d, :d]
+        H = H + eye[:, :d] @ (moment / 2 + self.ridge * eye[:d, :d]) @ eye[:d, :]
         return xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
 
     def convexity(self) -> Array:

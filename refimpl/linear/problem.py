@@ -73,7 +73,7 @@ class Reweighting:
         if self.kinked and rounding > 0:
             with ignore_float_warnings():
                 if phi.family == "indicator":
-                    return _smooth_cvar(losses, p, phi.parameter, rounding)
+                    return _smooth_cvar(losses, p, phi.parameter or 1.0, rounding)
                 return self._smoothed(losses, p, reference, rounding)
         if eta is None:
             found = worst_case(losses, divergence=phi, budget=self.budget or 0.0, p=reference)

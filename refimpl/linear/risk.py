@@ -91,9 +91,8 @@ class LinearData:
         Q, R = xp.linalg.qr((self.X - mean).T)  # stable for each example, unlike an SVD or the Gram matrix
         norms = xp.linalg.vector_norm(R, axis=0)
         share = xp.max(xp.abs(R) / xp.where(norms > 0, norms, xp.ones_like(norms)), axis=1)
-        keep = share > _NULL
-        keep[0] = True
-        return mean, Q[:, keep], R[keep, :].T
+        (kept,) = xp.nonzero(share >= min(_NULL, float(xp.max(share))))
+        return mean, xp.take(Q, kept, axis=1), xp.take(R, kept, axis=0).T
 
     def standardized(self, X: Array, center: Array, scale: Array) -> LinearData:
         """The data with features (X - center) / scale; the ridge applies to coefficients / scale."""

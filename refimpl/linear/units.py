@@ -15,6 +15,7 @@ from phiball.refimpl.linear.losses import LOSSES, Jet, LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.risk import LinearData
 
+_FEW = 100  # up to so many features, a fit in fewer dimensions saves no time
 _CONSTANT = 1e-12  # a spread below this share of the largest entry is rounding
 
 
@@ -80,9 +81,14 @@ class Units:
 
 
 def _is_reducible(problem: LinearProblem, data: LinearData) -> bool:
-    """Whether there are more features than examples, and the risk depends on theta as described above."""
+    """Whether there are many features, more than examples, and F depends on theta as described above."""
     n, d = data.X.shape
-    if d <= n or data.moving not in (0, d) or (data.moving > 0 and problem.norm != 2) or data.outputs > d:
+    if (
+        d <= max(n, _FEW)
+        or data.moving not in (0, d)
+        or (data.moving > 0 and problem.norm != 2)
+        or data.outputs > d
+    ):
         return False
     radii = problem.radii(data.X)
     return bool(array_namespace(radii).all(radii == radii[0]))
