@@ -330,8 +330,8 @@ def _backward(loss: Any, x: Array) -> None:
 def cost_rows(data: Images, size: Size, clock: Clock, update: Update = silent) -> list[Row]:
     """Times of certificates of the CNN, relative to a forward and backward pass over the same images."""
     x, y = data.tensors("test", 0, size.crown)
-    rows = []
-    for k, radius in enumerate(BALLS["linf"]):
+    rows, radii = [], BALLS["linf"]
+    for k, radius in enumerate(radii):
         ball = Ball(inf, radius, PIXELS)
         network = train(data, "CNN", "FGM", ball, 1, size)
         one_pass = partial(_backward, pointwise_loss(network, y), x)
@@ -342,7 +342,7 @@ def cost_rows(data: Images, size: Size, clock: Clock, update: Update = silent) -
             seconds=size.seconds,
             rounds=3,
             clock=clock,
-            update=part_of(update, k / 2, (k + 1) / 2),
+            update=part_of(update, k / len(radii), (k + 1) / len(radii)),
         )
         where = {"ball": f"linf {radius:g}", "images": str(len(x))}
         rows += [{"method": m, **where, **timing.columns("passes")} for m, timing in timings.items()]
