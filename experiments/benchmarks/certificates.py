@@ -237,7 +237,7 @@ def train(data: Images, name: str, training: str, ball: Ball, epochs: int, size:
     """Train one of NETWORKS plainly, or against perturbations of a ball by RobustLoss, FGM or IBP."""
     x, y = data.tensors("train", 0, size.train)
     robust = RobustLoss(ball.radius, ball.norm, clip=ball.clip)
-    objectives: dict[str, Objective] = {
+    objectives: dict[str, Any] = {
         "plain": mean_loss,
         "RobustLoss": lambda loss, x, rng: robust(loss, x, rng=rng),
         "FGM": random_start_fgm("", ball).objective,
@@ -323,22 +323,26 @@ def training_rows(data: Images, size: Size, update: Update = silent) -> list[Row
     return rows
 
 
+def _backward(loss: Any, x: Array) -> None:
+    mean_loss(loss, x).backward()
+
+
 def cost_rows(data: Images, size: Size, clock: Clock, update: Update = silent) -> list[Row]:
     """Times of certificates of the CNN, relative to a forward and backward pass over the same images."""
     x, y = data.tensors("test", 0, size.crown)
-    rows = []
-    for k, radius in enumerate(BALLS["linf"]):
+    rows, radii = [], BALLS["linf"]
+    for k, radius in enumerate(radii):
         ball = Ball(inf, radius, PIXELS)
         network = train(data, "CNN", "FGM", ball, 1, size)
-        loss = pointwise_loss(network, y)
+        one_pass = partial(_backward, pointwise_loss(network, y), x)
         runs = {method: partial(certified_margins, network, x, y, ball, method=method) for method in METHODS}
         timings = compare(
-            lambda loss=loss: mean_loss(loss, x).backward(),
+            one_pass,
             [Contestant(method, run) for method, run in runs.items()],
             seconds=size.seconds,
             rounds=3,
             clock=clock,
-            update=part_of(update, k / 2, (k + 1) / 2),
+            update=part_of(update, k / len(radii), (k + 1) / len(radii)),
         )
         where = {"ball": f"linf {radius:g}", "images": str(len(x))}
         rows += [{"method": m, **where, **timing.columns("passes")} for m, timing in timings.items()]

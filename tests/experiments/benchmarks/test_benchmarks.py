@@ -255,8 +255,8 @@ def test_crossings_of_certified_margins_are_counted(monkeypatch: pytest.MonkeyPa
 def test_certified_errors_are_above_attacked_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PHIBALL_DATA", raising=False)
     monkeypatch.setattr(certificates, "NETWORKS", ("CNN",))
-    monkeypatch.setattr(certificates, "BALLS", {"linf": (0.02, 0.05)})
-    size = certificates.Size(train=1000, test=100, crown=100, epochs=3, ibp_epochs=10, seeds=1, seconds=0.0)
+    monkeypatch.setattr(certificates, "BALLS", {"linf": (0.05,)})
+    size = certificates.Size(train=1000, test=50, crown=50, epochs=3, ibp_epochs=10, seeds=1, seconds=0.0)
     data = certificates.images()
     with backend("torch"):
         rows = certificates.tightness_rows(data, size) + certificates.training_rows(data, size)
@@ -264,8 +264,8 @@ def test_certified_errors_are_above_attacked_errors(monkeypatch: pytest.MonkeyPa
     for row in rows:
         assert row["clean"] <= row["attacked"] <= row["crown-ibp"] <= row["interval"]
     assert all(row["attacked"] <= row["crown"] <= row["interval"] for row in rows if "crown" in row)
-    assert rows[-1]["interval"] < min(row["interval"] for row in rows if row.get("ball") == "linf 0.05")
-    assert [row["method"] for row in costs] == 2 * list(certificates.METHODS)
+    assert rows[-1]["interval"] < min(row["interval"] for row in rows if "training" in row)
+    assert [row["method"] for row in costs] == list(certificates.METHODS)
 
 
 def test_linear_benchmark_flags_inaccurate_solutions() -> None:
