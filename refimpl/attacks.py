@@ -267,7 +267,7 @@ class _ClassifierLoss:
     The scores are converted to double precision: in float32, gradients vanish for confident predictions.
     """
 
-    def __init__(self, loss: PointwiseLoss, target: Array = None, *, cross_entropy: bool = False) -> None:
+    def __init__(self, loss: Any, target: Array = None, *, cross_entropy: bool = False) -> None:
         self.given, self.targeted, self.cross_entropy = loss, target is not None, cross_entropy
         y = loss.y if target is None else array_namespace(target).stack([_labels(loss), target], axis=1)
         self.loss = replace(loss, loss=self._evaluate, y=y)
