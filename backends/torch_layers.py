@@ -56,7 +56,7 @@ class Layer:
         return torch.func.vjp(self.linear, rows.new_zeros((rows.shape[0], *shape)))[1](rows)[0]
 
 
-def pixel_layers(layers: list[Layer], z: int, pixel: tuple[int, int]) -> list[tuple[Layer, int, Box]] | None:
+def pixel_layers(layers: list[Layer], z: int, pixel: tuple[int, ...]) -> list[tuple[Layer, int, Box]] | None:
     """The part of the network that a pixel of layer z depends on, for the transposes of its layers.
 
     Returns a list of layers, each with the position of the original layer and the rows and columns of it that
@@ -227,7 +227,6 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
     unpadded: tuple[Any, Any] = (None, None)
     if kind is nn.Linear:
         weight = _double(module.weight)
-        adjoint = lambda rows, _: rows @ weight  # noqa: E731
         linear, absolute = (lambda z, w=w: nn.functional.linear(z, w) for w in (weight, weight.abs()))
         n_terms = module.in_features
     elif kind is nn.Conv2d and module.padding_mode == "zeros":
@@ -257,8 +256,7 @@ def _layer(module: Any, name: str, inputs: tuple[int, ...], layers: list[Layer],
         bias, size = (offset - shift).reshape(column), (offset.abs() + shift.abs()).reshape(column)
         scale = scale.reshape(column)
         linear, absolute = (lambda z, s=s: s * z for s in (scale, scale.abs()))
-        adjoint = lambda rows, _: scale * rows  # noqa: E731
-        window, unpadded = ((1, 1), (1, 1), (0, 0)), (linear, adjoint)
+        window, unpadded = ((1, 1), (1, 1), (0, 0)), (linear, None)
         n_terms = 4
     elif kind in (nn.AvgPool2d, nn.AdaptiveAvgPool2d) and getattr(module, "divisor_override", None) is None:
         n_terms = prod(shape[1:])

@@ -120,29 +120,28 @@ class NetworkBounds:
         self.low[z], self.high[z] = xp.reshape(low, (n, *shape)), xp.reshape(high, (n, *shape))
 
     def _parts(self, z: int) -> Iterator[tuple[NetworkBounds, Array, Array]]:
-        """Parts of the network up to layer z, with the flat indices and the rows of the units they bound.
+        """Parts of the network up to layer z, with the flat indices of its last units, and a row for each.
 
-        If the layers are images, a part is what a pixel depends on.
+        If the layers are images, a part is what a pixel depends on. Otherwise, it is the whole network.
         """
-        xp, shape = array_namespace(self.low[z]), self.layers[z].shape
-        every = xp.arange(prod(shape), device=device(self.low[z]))
-        like = {"dtype": xp.float64, "device": device(self.low[z])}
-        if len(shape) == 3 and pixel_layers(self.layers, z, (0, 0)) is not None:
-            units = xp.reshape(every, shape)
-            rows = xp.reshape(xp.eye(shape[0], **like), (shape[0], shape[0], 1, 1))
-            for i, j in product(*map(range, shape[1:])):
-                yield self._crop(pixel_layers(self.layers, z, (i, j)) or []), units[:, i, j], rows
-            return
-        part = copy(self)
-        part.layers = self.layers[: z + 1]
-        size = part.chunk_size(2)
-        for start in range(0, every.shape[0], size):
-            units = every[start : start + size]
-            rows = xp.astype(units[:, None] == every, xp.float64)
-            yield part, units, xp.reshape(rows, (-1, *shape))
+        xp, shape, at = array_namespace(self.low[z]), self.layers[z].shape, device(self.low[z])
+        every = xp.reshape(xp.arange(prod(shape), device=at), shape)
+        images = len(shape) == 3 and pixel_layers(self.layers, z, (0, 0)) is not None
+        for pixel in product(*map(range, shape[1:])) if images else [()]:
+            if images:
+                part = self._crop(pixel_layers(self.layers, z, pixel) or [])
+            else:
+                part = copy(self)
+                part.layers = self.layers[: z + 1]
+            units = xp.reshape(every[(..., *pixel)], (-1,))
+            size, order = part.chunk_size(2), xp.arange(units.shape[0], device=at)
+            for start in range(0, units.shape[0], size):
+                chunk = slice(start, start + size)
+                rows = xp.astype(order[chunk, None] == order, xp.float64)
+                yield part, units[chunk], xp.reshape(rows, (-1, *part.layers[-1].shape))
 
     def _crop(self, parts: list[tuple[Layer, int, Box]]) -> NetworkBounds:
-        """The bounds for the layers that `pixel_layers` returns."""
+        """The inputs and lines for the layers that `pixel_layers` returns."""
         part = copy(self)
         part.layers = [layer for layer, _, _ in parts]
         part.lines = {

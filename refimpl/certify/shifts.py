@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import erf, expm1, inf, log
 from statistics import NormalDist
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any
 
 from phiball.backends import Array, active, array_namespace
 from phiball.refimpl.distributions.balls import Ball
@@ -24,24 +24,10 @@ _ROUNDS = 8  # the first tries powers of 2, and each of the others narrows the r
 _ROUNDING = 1 + 1e-12  # of the computed divergences
 
 
-@runtime_checkable
-class ShiftedNoise(Protocol):
-    """Noise whose divergence from the same noise, shifted by at most a given radius, is known."""
-
-    def sample(self, x: Array, n_samples: int, *, rng: Any = None, event_ndim: int = 1) -> Array:
-        """Draw x + noise as `Gaussian.sample` does."""
-
-    def shift_divergence(self, radius: float, divergence: Divergence) -> float:
-        """The largest divergence for shifts of length `radius`."""
-
-
-Noise: TypeAlias = Gaussian | Ball | ShiftedNoise
-
-
-def check_noise(noise: Noise, *, any_noise: bool = False) -> None:
-    """Raise unless the noise is Gaussian, uniform on a cube or, with `any_noise`, a `ShiftedNoise`."""
+def check_noise(noise: Any, *, any_noise: bool = False) -> None:
+    """Raise unless the noise is Gaussian, uniform on a cube or, with `any_noise`, an object of your own."""
     cube = isinstance(noise, Ball) and noise.norm == inf and noise.clip is None and noise.radius > 0
-    other = any_noise and isinstance(noise, ShiftedNoise)
+    other = any_noise and hasattr(noise, "shift_divergence")
     if not cube and not other and not (isinstance(noise, Gaussian) and noise.std > 0):
         raise ValueError(
             f"noise is {noise!r}; expected a Gaussian with positive std, or a Ball of norm inf with positive "
@@ -50,7 +36,7 @@ def check_noise(noise: Noise, *, any_noise: bool = False) -> None:
         )
 
 
-def shift_divergence(noise: Noise, radius: float, divergence: str | Divergence) -> float:
+def shift_divergence(noise: Any, radius: float, divergence: str | Divergence) -> float:
     """The largest divergence between the noise and the same noise shifted by a vector of at most `radius`.
 
     Arguments:
@@ -67,7 +53,7 @@ def shift_divergence(noise: Noise, radius: float, divergence: str | Divergence) 
     check_noise(noise, any_noise=True)
     if valid_number("radius", radius, least=0.0) == 0:
         return 0.0
-    if isinstance(noise, ShiftedNoise):
+    if not isinstance(noise, Gaussian | Ball):
         return valid_number("shift_divergence", noise.shift_divergence(radius, d), least=0.0, infinite=True)
     if isinstance(noise, Ball):
         # The densities are equal on the overlap. The rest has density ratio 0, or infinity.
@@ -92,7 +78,7 @@ def shift_divergence(noise: Noise, radius: float, divergence: str | Divergence) 
     raise ValueError(f"divergence is {d.name!r}; expected one of the library, or uniform noise")
 
 
-def divergence_radius(p: float, noise: Noise, divergence: str | Divergence) -> float:
+def divergence_radius(p: float, noise: Any, divergence: str | Divergence) -> float:
     """The radius within which a divergence certifies a class of probability p at x.
 
     Arguments:
@@ -116,7 +102,7 @@ def divergence_radius(p: float, noise: Noise, divergence: str | Divergence) -> f
     return losses_radius(losses, reference, noise, divergence)
 
 
-def losses_radius(losses: Array, p: Array, noise: Noise, divergence: str | Divergence) -> float:
+def losses_radius(losses: Array, p: Array, noise: Any, divergence: str | Divergence) -> float:
     """The radius within which the expected loss is below 1/2, for losses (n,) with probabilities p at x."""
     xp = array_namespace(losses, p)
     check_noise(noise, any_noise=True)

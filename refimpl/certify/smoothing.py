@@ -35,7 +35,7 @@ from phiball.backends import (
 from phiball.backends.progress import Update, silent
 from phiball.backends.qmc import binomial_lower_bound
 from phiball.refimpl.certify.margins import valid_labels
-from phiball.refimpl.certify.shifts import Noise, check_noise, losses_radius
+from phiball.refimpl.certify.shifts import check_noise, losses_radius
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.gaussian import Gaussian
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
@@ -105,7 +105,7 @@ class SmoothedClassifier:
     """
 
     classifier: Callable[[Array], Array]
-    noise: Noise
+    noise: Any
     _: KW_ONLY
     soft: bool = False
     divergence: str | Divergence | None = None
@@ -232,7 +232,7 @@ def _losses(scores: Array, label: int) -> Array:
     return (1 - scores[:, label] + xp.max(others, axis=1)) / 2
 
 
-def certified_radius(p: float, noise: Noise) -> float:
+def certified_radius(p: float, noise: Gaussian | Ball) -> float:
     """The radius within which a class keeps a probability of at least 1/2, if it has probability p at x.
 
     Arguments:
@@ -250,5 +250,4 @@ def certified_radius(p: float, noise: Noise) -> float:
         return 0.0
     if isinstance(noise, Gaussian):
         return inf if p == 1 else noise.std * NormalDist().inv_cdf(p)
-    assert isinstance(noise, Ball)
     return 2 * noise.radius * (p - 0.5)
