@@ -206,7 +206,7 @@ class Size:
     test: int = 1000
     crown: int = 100
     epochs: int = 3
-    ibp_epochs: int = 6
+    ibp_epochs: int = 4
     seeds: int = 3
     seconds: float = 1.0
 
