@@ -36,7 +36,11 @@ from phiball.experiments.framework.requirements import require
 from phiball.experiments.training.image_networks import torch_seed
 from phiball.experiments.training.loop import Schedule, train_network
 from phiball.experiments.training.small_classifiers import train_layers
-from phiball.experiments.training.training_methods import Objective, StatefulObjective, mean_loss, random_start_fgm
+from phiball.experiments.training.training_methods import (
+    Objective,
+    mean_loss,
+    random_start_fgm,
+)
 from phiball.refimpl import Ball, RobustLoss, apgd, fgm, pgm, pointwise_loss, white_noise
 from phiball.refimpl.certify import certified_loss, certified_margins
 from phiball.refimpl.certify.margins import METHODS
