@@ -12,7 +12,7 @@ from phiball.backends.files import atomic_write, open_regular, write_text_atomic
 from tests.support.paths import ROOT
 
 WRITING = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wax]b?["']|savefig\((?!stream)""")
-# The number of writes that are not atomic, per file: locks, a temporary file, /proc and figures of benchmarks.
+# The number of writes that are not atomic, per file: locks, a temporary file, /proc, figures of benchmarks.
 OTHER_WRITES = {
     "backends/files.py": 2,
     "experiments/benchmarks/harness.py": 1,
