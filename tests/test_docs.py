@@ -51,8 +51,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_links_exist_and_a_broken_link_is_found(site: Path) -> None:
     claims = {f"claim-{claim.id}" for claim in import_module("phiball.verification").all_claims()}
-    broken = [line for line in links.broken_links(site) if line.rpartition("claims.html#")[2] not in claims]
-    assert broken == []
+    # `phiball verify` writes claims.html, which the site of this test does not have.
+    broken = [line.rpartition("claims.html") for line in links.broken_links(site)]
+    assert [line for line in broken if not line[1] or line[2].removeprefix("#") not in claims | {""}] == []
     (site / "bad.html").write_text('<a href="index.html#nothing">a</a><img src="https://b/c">', "utf-8")
     found = sorted(line for line in links.broken_links(site) if line.startswith("bad.html"))[::-1]
     (site / "bad.html").unlink()
