@@ -62,7 +62,7 @@ def report(
     try:
         with cluster(engine, address):
             found = robustness_report(
-                {_name(text): _load(text) for text in models},
+                _models(models),
                 _data(data),
                 norm=norm or ("l2", "linf"),
                 radii=_radii_by_norm(radii or [], norm or []),
@@ -77,9 +77,16 @@ def report(
         fail(str(error))
     written = [found.save(out.with_suffix(suffix)) for suffix in (".html", ".json", ".csv")]
     print(found)
-    for warning in found.summary["warnings"]:
-        print(f"warning: {warning}")
     print(f"wrote {', '.join(map(str, written))}")
+
+
+def _models(texts: list[str]) -> dict[str, Any]:
+    """The models given on the command line; those with equal names have the names that were given."""
+    names = [_name(text) for text in texts]
+    unique = [text if names.count(name) > 1 else name for text, name in zip(texts, names, strict=True)]
+    if len({*unique}) < len(unique):
+        raise ValueError(f"the models are {', '.join(texts)}; expected each of them once")
+    return dict(zip(unique, map(_load, texts), strict=True))
 
 
 def _name(text: str) -> str:

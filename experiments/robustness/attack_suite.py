@@ -5,7 +5,7 @@ An attack *breaks* a data point if it finds a misclassified perturbation within 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -207,11 +207,16 @@ def measure_batch(
     larger radii, and errors never decrease with the radius.
     """
     problem = BatchProblem(model, x, y)
+    if threat.clip is not None:
+        values = to_float64(x)
+        outside = values[(values < threat.clip[0]) | (values > threat.clip[1])]
+        if outside.size:
+            raise ValueError(
+                f"x contains {outside[0]:.9g}, outside clip = {threat.clip}: clip the data, or widen clip"
+            )
     loss, wrong = problem.score(x)
     out: Measures = {MeasureKey("loss"): loss, MeasureKey("wrong"): wrong}
     gradients = problem.data_gradients()
-    out[MeasureKey("x_min")] = np.min(to_float64(x))[None]
-    out[MeasureKey("x_max")] = np.max(to_float64(x))[None]
     if model.kind == CLASSIFIER and model.outputs(x[:1]).ndim == 1:
         out[MeasureKey("labels_only")] = np.ones(1)
     for norm in threat.norms:
@@ -224,6 +229,9 @@ def measure_batch(
                 noise = _noise(problem, ball, worst["sampling"], settings.n_noise, rng)
                 for name in attacks:
                     worst[name].update(problem, _attack(name, problem, ball, settings, rng))
+                    if name == "fgm":
+                        for points in _steps_to_classes(problem, ball):
+                            worst[name].update(problem, points)
                 for name in ("sampling", *attacks):
                     worst["worst"].update(problem, worst[name].x)
                     worst["worst"].wrong = np.maximum(worst["worst"].wrong, worst[name].wrong)
@@ -361,6 +369,15 @@ def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettin
         loss = problem.loss if problem.gradient else pointwise_loss(problem.model.attacked, problem.y)
         return apgd(loss, problem.x, ball, rng=rng, **options)
     return pgm(problem.loss, problem.x, ball, rng=rng, **options)
+
+
+def _steps_to_classes(problem: BatchProblem, ball: Ball) -> Iterator[Array]:
+    """For a linear classifier, one step toward each class, which is the worst one without `clip`."""
+    if problem.model.kind == CLASSIFIER and len(problem.model.affine) == 1:
+        coef, x = problem.model.affine[0][0], problem.x
+        for row in coef:
+            step = ball.steepest(row - coef[problem.y], event_ndim=1)
+            yield ball.project(x + step, x, event_ndim=1)
 
 
 def _wrong_in_huge_ball(

@@ -282,7 +282,7 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
 
 def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) -> Model:
     if kind == REGRESSOR:
-        part = _find_affine(lambda x: np.reshape(estimator.predict(x), (len(x), -1)), points)
+        part = _find_affine(estimator, lambda x: np.reshape(estimator.predict(x), (len(x), -1)), points)
         return _affine_model(name, kind, estimator.predict, [part])
     if classes is not None and len(estimator.classes_) != len(classes):
         raise ValueError(
@@ -301,22 +301,23 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any, points: Any) 
         scores = [function for function in scores if decides(estimator, x, function(x))]
     if not scores:
         return Model(name, kind, partial(_labels, estimator), _doubles)
-    part = _find_affine(scores[0], points)
+    part = _find_affine(estimator, scores[0], points)
     if part is not None:
         return _affine_model(name, kind, scores[0], [part])
     members = getattr(estimator, "calibrated_classifiers_", []) if len(estimator.classes_) == 2 else []
     sigmoid = all(
         hasattr(m.calibrators[0], "a_") and hasattr(m.estimator, "decision_function") for m in members
     )
-    parts = [_find_affine(partial(_log_odds, member), points) for member in members if sigmoid]
+    parts = [_find_affine(m.estimator, partial(_log_odds, m), points) for m in members if sigmoid]
     return _affine_model(name, kind, scores[-1], parts)
 
 
-def _find_affine(outputs: Callable[[Any], Any], points: Any) -> tuple[Any, Any] | None:
-    """(coef (C, d), intercept (C,)) of outputs (n, C) that are affine at the points, else None."""
-    if points is None:
+def _find_affine(estimator: Any, outputs: Callable[[Any], Any], points: Any) -> tuple[Any, Any] | None:
+    """(coef (C, d), intercept (C,)) of the outputs (n, C) of a linear model, else None."""
+    affine_models = import_module("phiball.refimpl.sklearn.affine_models")
+    if points is None or not affine_models.is_linear(estimator):
         return None
-    found = import_module("phiball.refimpl.sklearn.affine_models").find_affine(outputs, *points)
+    found = affine_models.find_affine(outputs, *points)
     if found is None:
         return None
     return found.slopes, np.mean(found.values - points[0] @ found.slopes.T, axis=0)

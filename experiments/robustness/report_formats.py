@@ -145,7 +145,7 @@ def comparison_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def report_text(summary: dict[str, Any]) -> str:
-    """The table of all models and their headlines, for the terminal."""
+    """The table of all models, their headlines and the warnings, for the terminal."""
     kind, _, _ = _quantity(summary)
     columns = ["clean", "attacked", *(["certified", "undecided"] if kind == "error" else [])]
     table = [["error in %" if kind == "error" else "squared error", "radius", "model", *columns]]
@@ -163,7 +163,7 @@ def report_text(summary: dict[str, Any]) -> str:
     certificates = certificate_lines(summary)
     for name, sentences in headlines(summary).items():
         lines += [f"{name} ({certificates[name]})", *(f"    {sentence}" for sentence in sentences)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"warning: {text}" for text in summary["warnings"])])
 
 
 def _quantity(summary: dict[str, Any]) -> tuple[str, float, str]:
@@ -221,20 +221,24 @@ def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: 
     figures = import_module("matplotlib.figure")
     quantity, scale, _ = _quantity(summary)
     norms, colours = norms or summary["norms"], COLOURS * len(summary["models"])
+    certified = any(text.startswith("certificate") for text in certificate_lines(summary).values())
+    styles = {"attacked": "o-", **({"certified": "--"} if certified else {}), "noise": ":"}
+    columns = max(1, min(3, 36 // max(map(len, summary["models"]))))  # names of up to 36 letters fit
+    rows = -(-(len(summary["models"]) + len(styles)) // columns)
     with import_module("matplotlib").rc_context(_style(ink)):
-        figure = figures.Figure(figsize=(4.4 * len(norms), 3.8), layout="constrained")
+        figure = figures.Figure(figsize=(4.4 * len(norms), 3.4 + 0.2 * rows), layout="constrained")
         figure.patch.set_alpha(0.0)
         for axes, norm in zip(figure.subplots(1, len(norms), squeeze=False)[0], norms, strict=True):
             axes.patch.set_alpha(0.0)
             for model, colour in zip(summary["models"].values(), colours, strict=False):
-                rows = model["norms"][norm]
-                radii = [row["radius"] for row in rows]
-                worst = [scale * row["measures"]["worst"][quantity] for row in rows]
-                spread = [1.96 * scale * row["measures"]["worst"][f"{quantity}_stderr"] for row in rows]
-                noise = [scale * row["measures"]["noise"][quantity] for row in rows]
+                levels = model["norms"][norm]
+                radii = [level["radius"] for level in levels]
+                worst = [scale * level["measures"]["worst"][quantity] for level in levels]
+                spread = [1.96 * scale * level["measures"]["worst"][f"{quantity}_stderr"] for level in levels]
+                noise = [scale * level["measures"]["noise"][quantity] for level in levels]
                 axes.errorbar(radii, worst, spread, fmt="o-", color=colour, ms=3, lw=1.5, elinewidth=0.8)
-                if rows[-1]["certified"] is not None:
-                    bound = [100 * row["certified"] for row in rows]
+                if levels[-1]["certified"] is not None:
+                    bound = [100 * level["certified"] for level in levels]
                     axes.fill_between(radii, worst, bound, color=colour, alpha=0.18, linewidth=0)
                     axes.plot(radii, bound, "--", color=colour, lw=1.5)
                 axes.plot(radii, noise, ":", color=colour, lw=1.5)
@@ -242,13 +246,15 @@ def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: 
             axes.set_ylabel("error in %" if quantity == "error" else "squared error")
             axes.set_ylim(0, 102 if quantity == "error" else None)
             axes.grid(alpha=0.12)
-        certified = any(text.startswith("certificate") for text in certificate_lines(summary).values())
-        styles = {"attacked": "o-", **({"certified": "--"} if certified else {}), "noise": ":"}
         axes, entries = figure.axes[0], zip(summary["models"], colours, strict=False)
-        lines = [axes.plot([], [], color=colour, lw=5, label=name)[0] for name, colour in entries]
+        lines = [axes.plot([], [], color=colour, lw=5, label=_shorten(name))[0] for name, colour in entries]
         lines += [axes.plot([], [], style, color=ink, ms=3, label=text)[0] for text, style in styles.items()]
-        figure.legend(handles=lines, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles=lines, loc="outside lower center", ncols=columns, frameon=False)
     return figure
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= 36 else f"{name[:35]}…"
 
 
 def _style(ink: str) -> dict[str, Any]:

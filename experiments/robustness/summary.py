@@ -252,9 +252,6 @@ def _warnings(model: Model, found: Measures, threat: ThreatModel) -> list[str]:
                 f"{100 * huge.mean():.0f} %, and should be near 100 %: gradients are uninformative, or the "
                 "radii are too small for this data"
             )
-    low, high = float(np.min(found[MeasureKey("x_min")])), float(np.max(found[MeasureKey("x_max")]))
-    if threat.clip is not None and not threat.clip[0] <= low <= high <= threat.clip[1]:
-        out.append(f"the data range from {low:g} to {high:g}, outside clip = {threat.clip}")
     return out
 
 

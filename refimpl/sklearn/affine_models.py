@@ -8,6 +8,21 @@ from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.feature_selection import SelectorMixin
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    RobustScaler,
+    StandardScaler,
+)
 from sklearn.utils import check_array
 
 from phiball.refimpl.distributions.balls import Ball
@@ -16,6 +31,7 @@ from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.risk import linear_model_risk
 from phiball.refimpl.sklearn.regression_loss import RegressionLoss
 
+_AFFINE_STEPS = (StandardScaler, MaxAbsScaler, RobustScaler, PCA, TruncatedSVD, SelectorMixin)
 _AFFINE = 1e-8  # tolerance for an affine model, relative to the predictions: a pipeline of steps rounds
 
 
@@ -41,14 +57,14 @@ class ScoredModel:
         return np.searchsorted(self.model.classes_, self.y)
 
     def affine_outputs(self, around: Any) -> AffineOutputs | None:
-        """The outputs if they are affine on the data and at the points `around` (n, d), else None.
+        """The outputs of a linear model, checked on the data and at the points `around` (n, d), else None.
 
         The output of a classifier is its decision function, or the logit of the probability of two classes;
         None if it does not decide the predictions. For a regressor it is the linear predictor of its loss.
         """
         names = ("decision_function", "predict_proba") if self.loss is None else ("predict",)
         name = next((name for name in names if hasattr(self.model, name)), None)
-        if name is None:
+        if name is None or not is_linear(self.model):
             return None
 
         def outputs(x: Any) -> Any:
@@ -74,6 +90,40 @@ class AffineOutputs:
 
     slopes: Any
     values: Any
+
+
+def is_linear(model: Any) -> bool:
+    """Whether a fitted model is linear, after affine steps and in some meta-estimators, judged by its class.
+
+    Outputs at points are not enough: they may be affine at all of them, but not elsewhere.
+    """
+    if isinstance(model, Pipeline):
+        return is_affine_step(model[:-1]) and is_linear(model[-1])
+    if isinstance(model, TransformedTargetRegressor):
+        return is_affine_step(model.transformer_) and is_linear(model.regressor_)
+    if isinstance(model, OneVsRestClassifier):
+        return all(is_linear(member) for member in model.estimators_)
+    if isinstance(model, CalibratedClassifierCV):
+        members = model.calibrated_classifiers_
+        return len(members) == 1 and is_linear(members[0].estimator)
+    if isinstance(model, FrozenEstimator):
+        return is_linear(model.estimator)
+    return is_linear(model.best_estimator_) if hasattr(model, "best_estimator_") else hasattr(model, "coef_")
+
+
+def is_affine_step(step: Any) -> bool:
+    """Whether a fitted transformer is affine for numbers, judged by its class."""
+    if isinstance(step, Pipeline):
+        return all(is_affine_step(part) for _, part in step.steps)
+    if isinstance(step, ColumnTransformer):
+        return all(is_affine_step(part) for _, part, _ in step.transformers_)
+    if isinstance(step, FunctionTransformer):
+        return step.func is None and step.inverse_func is None
+    if isinstance(step, MinMaxScaler):
+        return not step.clip
+    if isinstance(step, SimpleImputer):  # keeps numbers
+        return bool(step.missing_values != step.missing_values and not step.add_indicator)
+    return step in (None, "passthrough", "drop") or isinstance(step, _AFFINE_STEPS)
 
 
 def find_affine(outputs: Callable[[Any], Any], X: Any, around: Any) -> AffineOutputs | None:

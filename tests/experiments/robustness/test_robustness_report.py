@@ -521,12 +521,14 @@ def test_affine_pipeline_is_attacked_exactly(n_jobs: int | None) -> None:
     for row in rows:
         assert row["measures"]["worst"]["error"] == pytest.approx(np.mean(margin <= row["radius"]), abs=2e-3)
         assert row["certified"] == row["measures"]["worst"]["error"]
-    clipped = pipeline.make_pipeline(preprocessing.MinMaxScaler(clip=True), linear.LogisticRegression()).fit(
-        x, y
-    )
-    outside = np.concatenate([x[:30] / 2, np.full((30, 30), 1e3)]), np.r_[y[:30], y[:30]]
-    found_outside = report_on(clipped, outside, norm="l2", radii=[0.001], chunk=30).summary["models"]["model"]
-    assert found_outside["norms"]["l2"][0]["certified"] >= 0.5  # not affine at the points of the second batch
+    clipped = pipeline.make_pipeline(preprocessing.MinMaxScaler(clip=True), linear.LogisticRegression())
+    found_clipped = report_on(clipped.fit(x, y), (x[:30], y[:30]), norm="l2", radii=[0.001]).summary
+    assert found_clipped["models"]["model"]["norms"]["l2"][0]["certified"] is None  # not affine everywhere
+    images = datasets.load_digits()
+    many = linear.LogisticRegression().fit(images.data / 16, images.target)
+    digits = report_on(many, (images.data[:200] / 16, images.target[:200]), radii=[0.1]).summary
+    for levels in digits["models"]["model"]["norms"].values():
+        assert levels[0]["measures"]["worst"]["error"] == levels[0]["certified"] > 0
     assert rows[2]["measures"]["worst"]["error"] > 1.5 * rows[2]["measures"]["sampling"]["error"] > 0
     assert not any("optimistic" in text for text in found["warnings"])
 
@@ -695,3 +697,20 @@ def test_exported_program_is_attacked_by_torchattacks(
         found = report_on(model, (x, y), **options).summary
         assert found["models"]["model"]["attacks"] == ["square"]
         assert not any("training mode" in text for text in found["warnings"])
+
+
+def test_command_keeps_models_with_equal_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(8)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    text = "import numpy as np\n\ndef model(z):\n    return np.stack([0 * z[:, 0], z[:, 0]], 1)\n"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}_of_equal_names.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    models = ["one_of_equal_names:model", "two_of_equal_names:model"]
+    options = ["--data", "data.npz", "--norm", "l2", "--radii", "0.1,0.2", "--n-jobs", "1"]
+    run = CliRunner().invoke(app, ["report", *models, *options])
+    assert run.exit_code == 0, run.output
+    assert list(json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["models"]) == models
+    twice = CliRunner().invoke(app, ["report", models[0], models[0], *options])
+    assert twice.exit_code != 0
+    assert "expected each of them once" in " ".join(twice.output.split())

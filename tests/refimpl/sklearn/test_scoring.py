@@ -15,6 +15,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import load_iris
+from sklearn.decomposition import PCA
 from sklearn.ensemble import (
     BaggingClassifier,
     RandomForestClassifier,
@@ -22,14 +23,16 @@ from sklearn.ensemble import (
     StackingClassifier,
     VotingClassifier,
 )
+from sklearn.feature_selection import SelectKBest
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression, QuantileRegressor, RidgeClassifier
 from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
 from sklearn.model_selection import FixedThresholdClassifier, GridSearchCV, StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, Normalizer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 from skorch.callbacks import EarlyStopping
 
@@ -44,6 +47,7 @@ from phiball.refimpl.sklearn import (
     best_within,
     robust_scorer,
 )
+from phiball.refimpl.sklearn.affine_models import is_linear
 from phiball.refimpl.sklearn.base import by_feature
 from phiball.refimpl.sklearn.networks import RobustClassifier, RobustRegressor
 
@@ -404,6 +408,31 @@ def test_models_without_an_exact_score_are_sampled_and_warn_once_per_scorer(mode
     right = (model.predict(points) == np.repeat(y, 64)).reshape(-1, 64)
     assert score(model, SCALED, y) == value == np.mean(np.all(right, axis=1))  # without a second warning
     assert robust_scorer(Ball(2, 0.0))(model, SCALED, y) == model.score(SCALED, y)
+
+
+def test_linear_models_are_recognized_by_their_class() -> None:
+    """Outputs that are affine on the data may decide other predictions elsewhere, as those of the bag do."""
+    two, target = 1 * (Y == 1), X[:, 3]
+    scale = make_column_transformer((StandardScaler(), [0, 1]), ("drop", [2]), remainder="passthrough")
+    clipped = TransformedTargetRegressor(
+        LinearRegression(), func=lambda y: y, inverse_func=lambda y: np.maximum(y, -9.0), check_inverse=False
+    )
+    cases: list[tuple[Any, Any, bool]] = [
+        (make_pipeline(SimpleImputer(), scale, PCA(2), LogisticRegression()), two, True),
+        (make_pipeline(make_pipeline(SelectKBest(k=2), MinMaxScaler()), RidgeClassifier()), Y, True),
+        (GridSearchCV(LinearRegression(), {"fit_intercept": [True]}), target, True),
+        (BaggingClassifier(LogisticRegression(), 2, random_state=0), two, False),
+        (CalibratedClassifierCV(LogisticRegression()), two, False),
+        (make_pipeline(MinMaxScaler(clip=True), LogisticRegression()), two, False),
+        (make_pipeline(Normalizer(), LogisticRegression()), two, False),
+        (clipped, target, False),
+        (SVC(), two, False),
+    ]
+    for model, y, linear in cases:
+        assert is_linear(model.fit(X, y)) == linear, model
+    bag = BaggingClassifier(LogisticRegression(), 2, random_state=0).fit(X, two)
+    with pytest.warns(UserWarning, match="sampled points per example"):
+        robust_scorer(Ball(2, 0.3))(bag, X, two)
 
 
 def test_scores_of_meta_estimators_of_linear_models_are_exact() -> None:
