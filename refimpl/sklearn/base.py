@@ -111,7 +111,8 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     - `fit_intercept`, `tol` (on the gradient), `max_iter`: as in scikit-learn.
 
     Without `feature_scale`, `fit` warns of features that are not standardised: if the largest standard
-    deviation is above 100 times the median, or the median is above 10 and above 1000 radii.
+    deviation is above 1000 times the smallest, or the median is above 10 and above 1000 radii, or it is
+    below 0.1 and below the radius.
 
     Fitted attributes are `coef_`, `intercept_`, `objective_` (the value reached), `gap_` (a bound on its
     distance from the minimum), `error_` (the estimated error of the integrals) and `n_iter_`.
@@ -196,11 +197,11 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         sizes = X.std(axis=0)[np.ptp(X, axis=0) > 0]
         if self.feature_scale is not None or radius == 0 or not len(sizes):
             return
-        median, largest = np.median(sizes), sizes.max()
-        if largest > 100 * median or median > max(10, 1000 * radius):
+        least, median, largest = sizes.min(), np.median(sizes), sizes.max()
+        if largest > 1000 * least or median > max(10, 1000 * radius) or median < min(0.1, radius):
             warn(
-                f"X has standard deviations of up to {largest:.2g}, with a median of {median:.2g}, and "
-                f"radius is {radius:g}: standardise X with StandardScaler, or set feature_scale",
+                f"X has standard deviations from {least:.2g} to {largest:.2g}, with a median of {median:.2g}, "
+                f"and radius is {radius:g}: standardise X with StandardScaler, or set feature_scale",
                 stacklevel=3,
             )
 

@@ -276,8 +276,9 @@ def test_warnings_point_at_the_call_of_fit() -> None:
 def test_features_that_are_not_standardised_warn_at_the_call_of_fit() -> None:
     """The filter of the test suite raises on an unexpected warning."""
     for x, message in (
-        (X2[:, :3] * [1, 1, 101], "up to 1e.02, with a median of 1, and radius is 0.1"),
+        (X2[:, :3] * [1, 1, 1001], "to 1e.03, with a median of 1, and radius is 0.1"),
         (1e3 * X2[:, :3], "StandardScaler, or set feature_scale"),
+        (0.05 * X2[:, :3], "with a median of 0.05, and radius is 0.1"),
     ):
         for model in (
             RobustLogisticRegression(tol=1e-2),
