@@ -200,8 +200,9 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         least, median, largest = sizes.min(), np.median(sizes), sizes.max()
         if largest > 1000 * least or median > max(10, 1000 * radius) or median < min(0.1, radius):
             warn(
-                f"X has standard deviations from {least:.2g} to {largest:.2g}, with a median of {median:.2g}, "
-                f"and radius is {radius:g}: standardise X with StandardScaler, or set feature_scale",
+                f"X has standard deviations from {least:.2g} to {largest:.2g}, with a median of "
+                f"{median:.2g}, and radius is {radius:g}: standardise X with StandardScaler, or set "
+                "feature_scale",
                 stacklevel=3,
             )
 

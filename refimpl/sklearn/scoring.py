@@ -44,7 +44,8 @@ def robust_scorer(
     Arguments:
     - `ball`: how far examples move, in the units of X, or of the input of the last step if `transformed`.
     - `eta`: None scores each example at the worst point of its ball: by accuracy for classifiers, by minus
-      the mean loss for regressors. A number scores by minus the robust risk with this price.
+      the metric of scikit-learn, such as the squared error, for regressors. A number scores by minus the
+      robust risk with this price, of the loss that is minimized, such as half the squared error.
     - `divergence`: the divergence of the robust risk, a name or a `Divergence`.
     - `feature_scale` (d,): how far each feature moves, in multiples of the radius, such as X.std(axis=0); 0
       fixes it. A Series or a dict is matched by name, as in `RobustLogisticRegression`.
@@ -56,8 +57,8 @@ def robust_scorer(
     - `rng`: seed or generator of the sampled points. Every call uses the same points, so that models are
       compared on equal terms: a generator is used once, when the scorer is created.
 
-    Returns a `RobustScorer`, to be called as scorer(model, X, y, sample_weight=None). For models that are
-    affine in the features, which is checked on the data, worst points are exact, and so are risks in norm 2.
+    Returns a `RobustScorer`, to be called as scorer(model, X, y, sample_weight=None). For linear models,
+    also after affine steps of a pipeline, worst points are exact, and so are risks in norm 2.
     Networks of `RobustClassifier` are attacked by gradient steps. For other models the worst of the sampled
     points is used; the score is then optimistic, of which the scorer warns once. See docs/guides/linear.md.
 
