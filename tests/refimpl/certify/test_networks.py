@@ -1,6 +1,7 @@
 """Certified margins are never above the margins that attacks find, and agree with a dense implementation."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -183,6 +184,25 @@ def test_bounds_include_the_rounding_of_the_network(rounded: bool, monkeypatch: 
         crossed += int((certified > found).sum())
         assert not rounded or (certified >= found - 0.02 * found.abs().max()).all()
     assert (crossed == 0) == rounded
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_bounds_include_the_rounding_of_earlier_layers(summed: bool) -> None:
+    """The first layer rounds large terms that cancel, so that the layers after it have small values."""
+    torch.manual_seed(0)
+    wide, first = 1e6 * torch.randn(8, 8), nn.Linear(16, 8)
+    first.weight.data = torch.cat([wide, -wide], 1)
+    middle = Residual(nn.Linear(8, 8)) if summed else nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    model = nn.Sequential(first, middle, nn.Linear(8, 3)).eval()
+    half = torch.rand(40, 8)
+    x = torch.cat([half, half + 1e-6 * torch.randn(40, 8)], 1)
+    with torch.no_grad():
+        rounding = (model(x) - deepcopy(model).double()(x.double())).abs()
+        inputs = input_set.InputSet(x, Ball("linf", 0.0))
+        layers = torch_layers.network_layers(model, x)
+        bounds = networks.NetworkBounds(layers, inputs, eps=float(torch.finfo(x.dtype).eps), crown=False)
+    assert (rounding <= bounds.error[-1]).all()
+    assert rounding.max() > 0.01
 
 
 @pytest.mark.parametrize("method", ["interval", "crown-ibp"])
