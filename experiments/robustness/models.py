@@ -125,8 +125,8 @@ def as_model(name: str, model: Any, kind: str, classes: Any = None, points: Any 
     """Convert a torch module, a scikit-learn estimator, a file or a function to a `Model`.
 
     - `classes`: the class labels in the order of the scores, for estimators.
-    - `points`: (data, perturbed data), both (n, d). An estimator that is affine at all of them, such as a
-      pipeline of a scaler and a linear model, has gradients.
+    - `points`: (data, perturbed data), both (n, d), at which the outputs of a linear estimator are checked;
+      it then has gradients, also after affine steps of a pipeline.
     """
     if isinstance(model, Model):
         return model
