@@ -64,7 +64,7 @@ def report(
             found = robustness_report(
                 _models(models),
                 _data(data),
-                norm=norm or ("l2", "linf"),
+                norm=norm or None,
                 radii=_radii_by_norm(radii or [], norm or []),
                 clip=_numbers("--clip", clip, 2) if clip else None,
                 feature_scale=_numbers("--feature-scale", feature_scale) if feature_scale else None,

@@ -48,7 +48,7 @@ def robustness_report(
     models: Any,
     data: Any,
     *,
-    norm: Norm | Sequence[Norm] = ("l2", "linf"),
+    norm: Norm | Sequence[Norm] | None = None,
     radii: Sequence[float] | Mapping[Any, Sequence[float]] | None = None,
     clip: tuple[float, float] | None = None,
     feature_scale: Any = None,
@@ -68,7 +68,7 @@ def robustness_report(
       gradients, and are attacked only by noise and random search.
     - `data`: (x, y) or (x, y, groups), arrays or data frames; or a DataLoader or another iterable of such
       batches, which is read once. With groups, errors are also shown by group.
-    - `norm`: "l1", "l2", "linf", or several of them.
+    - `norm`: "l1", "l2", "linf", or several of them; by default the norms of `radii`, or l2 and linf.
     - `radii`: at least one positive number; or a dict of such lists by norm, instead of `norm`. The default
       depends on the data: 0, 1, 2, 3 and 4 % of the median range of the features (of the width of `clip`, if
       it is given) in the first batch, in units of `feature_scale`; times sqrt(d) in l2 and times d in l1.
@@ -184,7 +184,9 @@ def robustness_report(
 # --- Arguments ------------------------------------------------------------------------------------------
 
 
-def _valid_norms(norm: Norm | Sequence[Norm]) -> tuple[str, ...]:
+def _valid_norms(norm: Norm | Sequence[Norm] | None) -> tuple[str, ...]:
+    if norm is None:
+        return "l2", "linf"
     several = [norm] if isinstance(norm, str) or not isinstance(norm, Iterable) else norm
     names = tuple(dict.fromkeys(norm_name(as_norm(one)) for one in several))
     if not names or not set(names) <= set(NORMS):
@@ -194,7 +196,12 @@ def _valid_norms(norm: Norm | Sequence[Norm]) -> tuple[str, ...]:
 
 def _radii_by_norm(norm: Any, radii: Any) -> dict[str, tuple[float, ...]]:
     if isinstance(radii, Mapping):
-        return {_valid_norms(key)[0]: _valid_radii(values) for key, values in radii.items()}
+        found = {_valid_norms(key)[0]: _valid_radii(values) for key, values in radii.items()}
+        if norm is not None and {*_valid_norms(norm)} != {*found}:
+            raise ValueError(
+                f"norm is {norm!r} and radii has the norms {[*found]}; expected the same, or no norm"
+            )
+        return found
     return dict.fromkeys(_valid_norms(norm), _valid_radii(radii))
 
 

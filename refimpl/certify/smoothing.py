@@ -214,6 +214,8 @@ class SmoothedClassifier:
         if not is_array_api_obj(scores) or scores.shape[:1] != points.shape[:1] or scores.ndim > 2:
             shape = tuple(getattr(scores, "shape", ()))
             raise ValueError(f"the classifier returns shape {shape}; expected ({points.shape[0]}, classes)")
+        if not xp.isdtype(scores.dtype, "real floating"):
+            raise ValueError(f"the classifier returns dtype {scores.dtype}; expected scores, not labels")
         if xp.any(xp.isnan(scores)):
             raise ValueError("the classifier returns NaN; expected scores")
         if self.soft and xp.any((scores < 0) | (scores > 1)):

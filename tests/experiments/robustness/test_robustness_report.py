@@ -280,6 +280,7 @@ def test_invalid_arguments_raise(tmp_path: Path) -> None:
         ({"norm": "l3"}, "norm is 'l3'; expected 'l1', 'l2', 'linf'"),
         ({"norm": [2, 3]}, r"norm is \[2, 3\]; expected 'l1', 'l2', 'linf'"),
         ({"radii": [0.0]}, "expected at least one positive number"),
+        ({"norm": "l2", "radii": {"linf": [0.1]}}, "norm is 'l2' and radii has the norms"),
         ({"attacks": ["cw"]}, "attacks contains 'cw'; expected"),
         ({"n_jobs": 0}, "n_jobs is 0; expected"),
         ({"rng": None, "cache": tmp_path}, "cache is given and rng is None; expected a seed"),

@@ -144,6 +144,11 @@ def test_results_do_not_depend_on_other_points() -> None:
     ("change", "error", "message"),
     [
         ({"classifier": lambda x: np.full((len(x), 3), nan)}, ValueError, "NaN"),
+        (
+            {"classifier": lambda x: np.full(len(x), 2)},
+            ValueError,
+            "dtype int64; expected scores, not labels",
+        ),
         ({"classifier": lambda x: x[:, :, None]}, ValueError, "returns shape"),
         ({"soft": True}, ValueError, r"scores outside \[0, 1\]"),
         ({"divergence": "cosine"}, ValueError, "divergence is 'cosine'"),
